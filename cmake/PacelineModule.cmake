@@ -1,0 +1,32 @@
+# paceline_module(<folder> [TORCH] DEPS <folders> [LIBS <libraries>])
+#
+# One folder of src/paceline is one static library, paceline_<folder>, whose DEPS are the only folders that it may
+# include (tests/dependency_law.py holds the sources against this list). Its tests are tests/<folder>/*_test.cc,
+# one program <folder>_tests. TORCH puts the folder on libtorch, with the guard that keeps its heavy headers out.
+function(paceline_module name)
+  cmake_parse_arguments(M "TORCH" "" "DEPS;LIBS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/paceline/${name}/*.cc)
+  set(library paceline_${name})
+  add_library(${library} STATIC ${sources} ${PROJECT_SOURCE_DIR}/cmake/empty.cc)
+  target_include_directories(${library} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  foreach(dependency ${M_DEPS})
+    target_link_libraries(${library} PUBLIC paceline_${dependency})
+  endforeach()
+  target_link_libraries(${library} PUBLIC ${M_LIBS} Threads::Threads)
+  if(M_TORCH)
+    target_link_libraries(${library} PUBLIC paceline_torch)
+  else()
+    target_link_libraries(${library} PUBLIC fmt::fmt)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY PACELINE_LAW "${name}: ${M_DEPS}")
+
+  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cc)
+  if(tests)
+    add_executable(${name}_tests ${tests})
+    target_link_libraries(${name}_tests PRIVATE ${library} GTest::gtest_main GTest::gmock)
+    if(M_TORCH)
+      target_link_libraries(${name}_tests PRIVATE paceline_torch_autograd)
+    endif()
+    set_property(GLOBAL APPEND PROPERTY PACELINE_TEST_PROGRAMS ${name}_tests)
+  endif()
+endfunction()

@@ -1,0 +1,1 @@
+// Lets a folder without sources be a library.
