@@ -21,6 +21,8 @@ struct Block {
   std::int64_t row = 0;            ///< first row of the parameter's local storage that this block fills
   std::int64_t column = 0;         ///< first column likewise (2-d only)
   bool transposed = false;         ///< local storage holds the block transposed (GPT-2's [in, out] matrices)
+  std::int64_t units = 0;          ///< indivisible parts along its local rows: heads, or single rows
+  bool trainable = true;
 
   /// The coordinates (pp * tp_degree + tp) in one model replica that hold this very block, ascending; the first owns
   /// it: it alone counts it in the gradient norm and writes it into checkpoints. Empty before parallelisation = one.
@@ -40,9 +42,9 @@ struct Parameter {
   Initialization initialization = Initialization::normal;
   double standard_deviation = 0.02;  ///< of the normal initialisation
   bool decays = true;                ///< AdamW's decoupled decay applies: matrices and embeddings yes, norms and biases no
-  bool trainable = true;
 
   std::int64_t elements() const;
+  bool trainable() const;  ///< whether any of its blocks is
 };
 
 enum class ValueKind {
@@ -56,6 +58,14 @@ struct Value {
   std::string name;
   ValueKind kind = ValueKind::activation;
   std::int64_t width = 0;  ///< last dimension of an activation
+};
+
+/// How tensor parallelism may split an operation's parameters: declared by the model family.
+enum class Split {
+  none,
+  column,      ///< output features: each rank computes a part of the output
+  row,         ///< input features: each rank computes a summand of the output
+  vocabulary,  ///< vocabulary entries, padded where they do not divide
 };
 
 enum class OperationKind {
@@ -83,7 +93,7 @@ struct Operation {
   std::vector<int> outputs;
   std::vector<int> parameters;     ///< indices into Program::parameters
   bool in_place = false;           ///< the output takes the storage of the first input
-  bool bias_after_sum = false;     ///< linear: this is a row-parallel product (set by the tensor-parallel pass)
+  Split split = Split::none;
   int layer = -1;                  ///< decoder layer, -1 outside
 
   std::int64_t heads = 0;          ///< rope, attention: query heads on this rank
@@ -120,5 +130,9 @@ void verify(const Program& program);
 std::int64_t parameter_count(const Program& program);
 
 std::string operation_kind_name(OperationKind kind);
+
+/// Rows and columns of a block in its parameter's local storage (columns = 1 for vectors).
+std::int64_t local_rows(const Block& block);
+std::int64_t local_columns(const Block& block);
 
 }  // namespace paceline
