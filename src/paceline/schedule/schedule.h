@@ -6,7 +6,8 @@
 
 namespace paceline {
 
-/// Where an action runs: products and element-wise work, or the communication thread beside it.
+/// Where an action runs: in the rank's own thread, which plays its list in order and blocks in receives and
+/// collectives, or beside it: an action on the communication lane is asynchronous (sends, bucket reductions).
 enum class Lane { compute, communication };
 
 enum class ActionKind {
@@ -48,7 +49,9 @@ struct Schedule {
   PipelineSchedule kind = PipelineSchedule::one_forward_one_backward;
   int stages = 1;
   int micro_batches = 1;
-  int buckets = 0;                          ///< gradient buckets a stage (0: no data parallelism)
+  bool training = true;                     ///< false: forwards only, for evaluation
+  std::vector<int> buckets;                 ///< gradient buckets of each stage; empty without data parallelism
+  std::vector<bool> replicas_to_reduce;     ///< stage has partial gradients to sum over replica groups; empty = none
   std::vector<std::vector<Action>> ranks;   ///< [stage][action]
 };
 
@@ -58,29 +61,31 @@ struct ScheduleOptions {
   int stages = 1;
   int micro_batches = 1;
   std::vector<int> buckets;               ///< buckets of each stage; empty without data parallelism
-  std::vector<bool> replicas_to_reduce;   ///< stage has partial gradients to sum over replica groups
+  std::vector<bool> replicas_to_reduce;   ///< stage has partial gradients to sum over replica groups; empty = none
 };
 
 /// A training step: load, count tokens, the pipeline's forwards and backwards, reductions, norm, optimiser.
 /// GPipe runs all forwards, then all backwards; 1F1B (PipeDream-Flush, Narayanan et al., SC'21, section 2.2) at most
 /// `stages - stage` micro-batches in flight. A bucket's reduction is listed right after the backward of the last
-/// micro-batch; the executor may start it as soon as that backward has produced the bucket's last gradient.
+/// micro-batch; the executor may start it as soon as that backward has produced the bucket's last gradient. The backwards
+/// run in ascending micro-batch order in both kinds, so both add up a gradient in the same order, to the same bits.
+/// Refuses numbers of stages or micro-batches below one; fewer micro-batches than stages are fine.
 Schedule build_training_schedule(const ScheduleOptions& options);
 
-/// Forward passes only, for evaluation.
+/// load, then forward passes only, for evaluation.
 Schedule build_evaluation_schedule(int stages, int micro_batches);
 
 /// What check() found.
 struct ScheduleCheck {
   bool valid = false;
   std::string error;                    ///< first fault in words: rank, action, what it waits for
-  double bubble = 0.0;                  ///< idle share of the busiest lane, forward = 1, backward = 2, transfers free
+  double bubble = 0.0;                  ///< idle share of the busiest stage, forward = 1, backward = 2, transfers free
   std::vector<int> peak_in_flight;      ///< [stage] most micro-batches whose activations are held at once
 };
 
 /// Plays the schedule with unit costs: each receive has its send, in order; each micro-batch goes forward once through
 /// each stage before its backward; no rank waits for ever; each bucket is reduced once, after the last backward.
-/// Sends are asynchronous (buffered), receives block.
+/// Sends are asynchronous (buffered), receives block; reduce_replicas and gradient_norm wait for every stage that has one.
 ScheduleCheck check(const Schedule& schedule);
 
 std::string action_kind_name(ActionKind kind);
