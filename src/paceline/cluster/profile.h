@@ -58,6 +58,7 @@ struct MessageTime {
   std::string backend = "gloo";    ///< gloo (ranks are processes) or threads
   std::string operation = "send";  ///< send (handed over until received) or all_reduce
   int ranks = 2;                   ///< of the group
+  int groups = 1;                  ///< groups of that size that did this at the same time on the machine
   double bytes = 0;                ///< payload of one rank
   double seconds = 0;
 };
@@ -80,9 +81,9 @@ struct MachineProfile {
   double disk_read_bytes_per_s = 0;
   double disk_write_bytes_per_s = 0;
 
-  /// FLOP/s of a product, interpolated over the logarithms of the three sizes from the entries of the same precision and
-  /// pass whose occupancy is nearest (all passes where the pass was not measured; fp64 at half of fp32 where fp64 was
-  /// not).
+  /// FLOP/s of a product of one rank, interpolated over the logarithms of the three sizes from the entries of the same
+  /// precision and pass whose occupancy is nearest (all passes where the pass was not measured; fp64 at half of fp32
+  /// where fp64 was not). Another number of threads than the measured one scales the rate in proportion, here and below.
   double product_flops_per_s(const std::string& precision, Occupancy occupancy, Pass pass, std::int64_t tokens,
                              std::int64_t in, std::int64_t out) const;
   /// FLOP/s of attention likewise, over the logarithms of sequence length and head width.
@@ -91,9 +92,11 @@ struct MachineProfile {
   /// Bytes/s of an operation; the memory's where the operation was not measured.
   double operation_bytes_per_s(const std::string& operation, Occupancy occupancy, bool forward) const;
   double memory_bytes_per_s(Occupancy occupancy) const;
-  /// Seconds of one message, linear between the measured sizes and beyond them at the last slope. A group larger than any
-  /// measured one takes the latency and bandwidth of the largest, scaled by log2(ranks) and 2 (ranks - 1) / ranks.
-  double message_seconds(const std::string& backend, const std::string& operation, int ranks, double bytes) const;
+  /// Seconds of one message, linear between the measured sizes and beyond them at the last slope. A group of another size
+  /// than the measured ones takes the nearest, its latency scaled by log2(ranks) and the rest by (ranks - 1) / ranks; more
+  /// ranks in all than were measured share the cores.
+  double message_seconds(const std::string& backend, const std::string& operation, int ranks, int groups,
+                         double bytes) const;
   /// Highest measured product rate of one rank: the base of MFU in plans.
   double peak_flops_per_s(const std::string& precision, Occupancy occupancy) const;
 };
@@ -107,8 +110,8 @@ std::string machine_profile_path();
 /// Reads a profile; refuses another schema version, missing or impossible values, naming file and key.
 MachineProfile read_machine_profile(const std::string& path);
 
-/// The profile at machine_profile_path(), or the built-in values for this machine's cores where there is none.
-MachineProfile find_machine_profile();
+/// The profile at machine_profile_path(), or the built-in values for `cores` where there is none.
+MachineProfile find_machine_profile(int cores);
 
 /// Writes the profile beside its place and renames it there.
 void write_machine_profile(const MachineProfile& profile, const std::string& path);
