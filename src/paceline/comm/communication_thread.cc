@@ -31,6 +31,12 @@ CommunicationThread::~CommunicationThread() {
 }
 
 std::unique_ptr<Work> CommunicationThread::start(std::function<void()> operation) {
+  return std::make_unique<JobWork>(enqueue(std::move(operation)));
+}
+
+void CommunicationThread::post(std::function<void()> operation) { enqueue(std::move(operation)); }
+
+std::shared_ptr<CommunicationThread::Job> CommunicationThread::enqueue(std::function<void()> operation) {
   auto job = std::make_shared<Job>();
   job->operation = std::move(operation);
   {
@@ -39,7 +45,7 @@ std::unique_ptr<Work> CommunicationThread::start(std::function<void()> operation
     queue_.push_back(job);
   }
   changed_.notify_one();
-  return std::make_unique<JobWork>(std::move(job));
+  return job;
 }
 
 void CommunicationThread::run() {

@@ -25,6 +25,8 @@ class CommunicationThread {
   /// The work's `wait` throws what the operation threw. A work destroyed without `wait` waits for its operation, since
   /// that uses the caller's memory.
   std::unique_ptr<Work> start(std::function<void()> operation);
+  /// Runs an operation that nobody waits for; it throws nothing.
+  void post(std::function<void()> operation);
 
  private:
   struct Job {
@@ -35,6 +37,7 @@ class CommunicationThread {
     std::exception_ptr error;
   };
   class JobWork;
+  std::shared_ptr<Job> enqueue(std::function<void()> operation);
   void run();
 
   std::mutex mutex_;
