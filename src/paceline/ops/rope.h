@@ -1,5 +1,7 @@
 #pragma once
 
+#include "paceline/arch/model_config.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -7,14 +9,6 @@
 #include <vector>
 
 namespace paceline {
-
-/// The `llama3` kind of frequency scaling, with Hugging Face's key names.
-struct RopeScaling {
-  double factor = 8;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  int64_t original_max_position_embeddings = 8192;
-};
 
 /// The head_dim / 2 angular frequencies theta^(-2i / head_dim), in radians a position, scaled if asked.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta, const std::optional<RopeScaling>& scaling = {});
