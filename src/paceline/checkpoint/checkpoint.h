@@ -2,6 +2,7 @@
 
 #include "paceline/arch/program.h"
 #include "paceline/checkpoint/manifest.h"
+#include "paceline/checkpoint/run_folder.h"
 #include "paceline/checkpoint/safetensors.h"
 #include "paceline/parallel/layout.h"
 
@@ -12,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +29,7 @@ struct StoredParameter {
 struct SaveCollectives {
   /// Every rank's text in the order of ranks, on every rank.
   std::function<std::vector<std::string>(const std::string&)> all_gather_text;
-  /// Called between writing the tmp folder's files and its renaming; a test throws from it to play a killed save.
+  /// Called once every file is written and before the folder is renamed.
   std::function<void()> barrier;
 };
 
@@ -89,18 +89,5 @@ class Checkpoint {
   struct Files;
   std::unique_ptr<Files> files_;
 };
-
-/// A checkpoint's folder from what a user names: a checkpoint's own folder, or a run's folder (its latest). When `latest`
-/// names a checkpoint that is missing or incomplete, the error says so and lists the complete ones.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path);
-
-/// The run's latest checkpoint; none when the run has not saved yet (a folder that is being written does not count).
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& run_folder);
-
-/// The run's complete checkpoints by step.
-std::map<std::int64_t, std::filesystem::path> complete_checkpoints(const std::filesystem::path& run_folder);
-
-/// Removes what killed saves left behind. For the one process that owns the run, before it trains.
-void remove_unfinished_saves(const std::filesystem::path& run_folder);
 
 }  // namespace paceline

@@ -36,4 +36,7 @@ void sync_folder(const std::filesystem::path& folder);
 /// A small file's whole content; an error names the file.
 std::string read_text(const std::filesystem::path& path);
 
+/// XXH3 (64 bits) of a file's whole content.
+std::uint64_t file_checksum(const std::filesystem::path& path);
+
 }  // namespace paceline

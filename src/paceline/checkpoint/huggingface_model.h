@@ -47,7 +47,7 @@ class HuggingFaceModel {
     std::string name;
   };
 
-  void check_tied_head(const std::string& head, const std::string& table);
+  void check_tied_head(const Place& head, const std::string& table);
 
   std::filesystem::path folder_;
   HuggingFaceConfig config_;
