@@ -190,7 +190,7 @@ void ControlClient::end(const std::string& reason, int code) {
     sent_all_ = true;
     changed_.notify_all();
     // Destroyed, or finished: this rank's work is done and its exit code is its own.
-    if (leave_ || finished_) return;
+    if (leave_ || finishing_) return;
   }
   if (failed_) {
     // It said so itself, and leaves by itself unless its way out hangs.
@@ -259,6 +259,10 @@ void ControlClient::report_failure(const std::string& message, int blamed) {
 }
 
 void ControlClient::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    finishing_ = true;
+  }
   post(beat());
   post(write_message({{"type", "finished"}}));
   std::unique_lock lock(mutex_);

@@ -74,6 +74,7 @@ class ControlClient {
   std::deque<std::string> outgoing_;
   std::map<std::string, std::string> values_;
   bool sent_all_ = true;
+  bool finishing_ = false;
   bool finished_ = false;
   bool leave_ = false;
   std::atomic<bool> failed_{false};

@@ -114,8 +114,7 @@ void ControlServer::serve() {
   }
   if (end_ && !host_told_ && options_.host_rank >= 0) {
     const auto host = members_.find(options_.host_rank);
-    const bool others_gone = members_.size() == (host != members_.end() ? 1U : 0U);
-    if (others_gone || now - end_time_ > host_delay_s) {
+    if (others_gone() || now - end_time_ > host_delay_s) {
       host_told_ = true;
       if (host != members_.end()) send(peers_.at(host->second), end_message());
     }

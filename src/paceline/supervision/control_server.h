@@ -66,8 +66,8 @@ class ControlServer {
   void stop_all(StopCause cause, const std::string& reason);
   /// Tells all ranks, those that connect later too, that the run is over: each prints the reason and leaves with `code`.
   void end_all(const std::string& reason, int code);
-  /// After end_all: every connection is gone.
-  bool all_gone() const { return members_.empty(); }
+  /// After end_all: every connection, but that of the rank in the server's own process, is gone.
+  bool others_gone() const { return members_.size() == members_.count(options_.host_rank); }
 
   bool connected(int rank) const { return members_.contains(rank); }
   /// Seconds since the rank last made progress; since the start if it never did.

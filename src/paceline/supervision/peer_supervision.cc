@@ -120,19 +120,20 @@ void RankSupervision::serve() {
     ::poll(&ready, 1, 200);
     server_->serve();
     if (const auto& asked = server_->stop_asked()) server_->stop_all(asked->first, asked->second);
-    if (const auto failure = server_->first_failure()) {
-      server_->end_all(failure->reason, static_cast<int>(ExitCode::failure));
-      const std::lock_guard lock(mutex_);
-      failure_reason_ = failure->reason;
-    }
+    const auto failure = server_->first_failure();
+    if (failure) server_->end_all(failure->reason, static_cast<int>(ExitCode::failure));
+    const double now = monotonic_seconds();
     const std::lock_guard lock(mutex_);
-    const bool over = server_->all_finished() || !failure_reason_.empty();
-    told_ = over && server_->all_gone();
-    if (told_) {
+    if (failure && failure_reason_.empty()) {
+      failure_reason_ = failure->reason;
+      leave_at_ = std::min(leave_at_.value_or(now + farewell_s), now + farewell_s);
+    }
+    told_ = failure ? server_->others_gone() : server_->all_finished();
+    if (told_ || (leave_at_ && now >= *leave_at_)) {
+      told_ = true;
       changed_.notify_all();
       return;
     }
-    if (leave_at_ && monotonic_seconds() >= *leave_at_) return;
   }
 }
 
@@ -140,7 +141,8 @@ void RankSupervision::leave_server(double within_s) {
   if (!server_thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
-    leave_at_ = monotonic_seconds() + within_s;
+    const double latest = monotonic_seconds() + within_s;
+    leave_at_ = std::min(leave_at_.value_or(latest), latest);
   }
   server_thread_.join();
 }

@@ -56,7 +56,7 @@ class RankSupervision {
   std::thread server_thread_;  ///< the only user of server_ while it runs
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool told_ = false;           ///< the run is over and every other rank knows
+  bool told_ = false;           ///< the run is over, and the other ranks know or will not listen
   std::string failure_reason_;
   std::optional<double> leave_at_;
   std::unique_ptr<ControlClient> client_;
