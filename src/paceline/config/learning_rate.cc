@@ -1,4 +1,4 @@
-#include "paceline/optim/learning_rate.h"
+#include "paceline/config/learning_rate.h"
 
 #include <cmath>
 #include <numbers>
