@@ -244,7 +244,7 @@ std::string format_tokenizer_json(const ByteBpe& tokenizer) {
 }
 
 FileDigest write_tokenizer_json(const ByteBpe& tokenizer, const std::filesystem::path& path) {
-  return write_durable_file(path, format_tokenizer_json(tokenizer));
+  return write_hashed_file(path, format_tokenizer_json(tokenizer));
 }
 
 }  // namespace paceline

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "paceline/data/byte_bpe.h"
-#include "paceline/data/durable_file.h"
+#include "paceline/data/hashed_file.h"
 
 namespace paceline {
 

@@ -1,9 +1,10 @@
-#include "paceline/data/durable_file.h"
+#include "paceline/data/hashed_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -18,26 +19,26 @@ constexpr std::size_t buffer_bytes = 1 << 20;
 
 }  // namespace
 
-struct DurableFile::Hash {
+struct HashedFile::Hash {
   XXH3_state_t* state = XXH3_createState();
   Hash() { XXH3_64bits_reset(state); }
   ~Hash() { XXH3_freeState(state); }
 };
 
-DurableFile::DurableFile(std::filesystem::path path)
+HashedFile::HashedFile(std::filesystem::path path)
     : path_(std::move(path)), partial_(path_.string() + ".partial"), hash_(std::make_unique<Hash>()) {
   file_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
   buffer_.reserve(buffer_bytes);
 }
 
-DurableFile::~DurableFile() {
+HashedFile::~HashedFile() {
   if (file_ < 0) return;
   ::close(file_);
   ::unlink(partial_.c_str());
 }
 
-void DurableFile::write(const void* data, std::size_t bytes) {
+void HashedFile::write(const void* data, std::size_t bytes) {
   const auto* begin = static_cast<const char*>(data);
   XXH3_64bits_update(hash_->state, data, bytes);
   bytes_ += bytes;
@@ -50,7 +51,7 @@ void DurableFile::write(const void* data, std::size_t bytes) {
   }
 }
 
-void DurableFile::flush() {
+void HashedFile::flush() {
   std::size_t done = 0;
   while (done < buffer_.size()) {
     const ssize_t written = ::write(file_, buffer_.data() + done, buffer_.size() - done);
@@ -61,7 +62,7 @@ void DurableFile::flush() {
   buffer_.clear();
 }
 
-FileDigest DurableFile::commit() {
+FileDigest HashedFile::commit() {
   PACELINE_CHECK(file_ >= 0);
   flush();
   if (::fsync(file_) != 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
@@ -72,17 +73,10 @@ FileDigest DurableFile::commit() {
   return {bytes_, fmt::format("{:016x}", XXH3_64bits_digest(hash_->state))};
 }
 
-FileDigest write_durable_file(const std::filesystem::path& path, std::string_view content) {
-  DurableFile file(path);
+FileDigest write_hashed_file(const std::filesystem::path& path, std::string_view content) {
+  HashedFile file(path);
   file.write(content);
   return file.commit();
-}
-
-void sync_folder(const std::filesystem::path& folder) {
-  const int file = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) fail("{}: {}", folder.string(), std::strerror(errno));
-  ::fsync(file);
-  ::close(file);
 }
 
 FileDigest digest_file(const std::filesystem::path& path) {

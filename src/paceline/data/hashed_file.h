@@ -17,13 +17,13 @@ struct FileDigest {
 };
 
 /// A file that is written beside its place (`<path>.partial`) and appears, synced to the disk, when it is complete.
-/// Without commit() nothing is left. Errors (a full disk) name the file.
-class DurableFile {
+/// Its content is hashed on the way. Without commit() nothing is left. Errors (a full disk) name the file.
+class HashedFile {
  public:
-  explicit DurableFile(std::filesystem::path path);
-  DurableFile(const DurableFile&) = delete;
-  DurableFile& operator=(const DurableFile&) = delete;
-  ~DurableFile();
+  explicit HashedFile(std::filesystem::path path);
+  HashedFile(const HashedFile&) = delete;
+  HashedFile& operator=(const HashedFile&) = delete;
+  ~HashedFile();
 
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
@@ -42,10 +42,7 @@ class DurableFile {
 };
 
 /// Writes a whole file the same way.
-FileDigest write_durable_file(const std::filesystem::path& path, std::string_view content);
-
-/// Syncs a folder, so that renames inside it last.
-void sync_folder(const std::filesystem::path& folder);
+FileDigest write_hashed_file(const std::filesystem::path& path, std::string_view content);
 
 /// Digest of a file that is there.
 FileDigest digest_file(const std::filesystem::path& path);
