@@ -51,7 +51,8 @@ TEST(Recorder, WritesSpansInstantsAndScalars) {
       {1010, 25, 7, 3, no_operation, forward, RecordKind::span, TraceLane::compute},
       {1000, 36, 7, no_action, no_operation, step_name, RecordKind::span, TraceLane::compute},
       {1035, 0, 7, 4, no_operation, forward, RecordKind::instant, TraceLane::communication},
-      {1035, std::bit_cast<std::uint64_t>(0.1), 7, no_action, no_operation, memory, RecordKind::scalar, TraceLane::host},
+      {1035, std::bit_cast<std::uint64_t>(0.1), 7, no_action, no_operation, memory, RecordKind::scalar,
+       TraceLane::host},
   };
   EXPECT_EQ(file.records, expected);
   ASSERT_EQ(file.clocks.size(), 1u);

@@ -89,7 +89,8 @@ TEST(TraceFile, ATornTailIsDroppedWithANotice) {
       ASSERT_EQ(file.records.size(), rest / block) << size;
       ASSERT_EQ(file.notices.size(), rest % block == 0 ? 0u : 1u) << size;
       if (rest % block != 0) {
-        EXPECT_THAT(file.notices[0], HasSubstr(fmt::format("{} bytes after byte {}", rest % block, size - rest % block)));
+        EXPECT_THAT(file.notices[0],
+                    HasSubstr(fmt::format("{} bytes after byte {}", rest % block, size - rest % block)));
       }
     }
   }

@@ -20,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "records are written a
 constexpr std::string_view schema_name = "paceline.trace";
 constexpr std::size_t largest_header = std::size_t{16} << 20;  // bytes
 constexpr std::uint32_t largest_block = 1U << 20;              // records
+constexpr std::int64_t latest_wall_ns = 4'000'000'000'000'000'000;  // the year 2096
 
 struct BlockHeader {
   char magic[4] = {'P', 'L', 'T', 'B'};
@@ -85,6 +86,9 @@ TraceHeader read_header(const std::string& line, const std::filesystem::path& pa
   if (header.names.empty() || header.names.size() > 65536) {
     fail("{}: the trace's header has {} names, 1 to 65536 are possible", path.string(), header.names.size());
   }
+  if (header.start_wall_ns < 0 || header.start_wall_ns > latest_wall_ns) {
+    fail("{}: the trace's header says that it started {} ns after 1970", path.string(), header.start_wall_ns);
+  }
   if (!(header.ticks_per_second >= 1 && header.ticks_per_second <= 1e12)) {
     fail("{}: the trace's header says {} ticks a second", path.string(), header.ticks_per_second);
   }
@@ -92,9 +96,9 @@ TraceHeader read_header(const std::string& line, const std::filesystem::path& pa
 }
 
 bool is_valid(const TraceRecord& record, const TraceHeader& header) {
-  return record.kind <= RecordKind::clock && static_cast<std::size_t>(record.lane) < lane_names.size() &&
-         (record.kind == RecordKind::clock ||
-          (record.name < header.names.size() && record.operation >= no_operation)) &&
+  if (static_cast<std::size_t>(record.lane) >= lane_names.size()) return false;
+  if (record.kind == RecordKind::clock) return record.duration <= static_cast<std::uint64_t>(latest_wall_ns);
+  return record.kind < RecordKind::clock && record.name < header.names.size() && record.operation >= no_operation &&
          (record.kind != RecordKind::span || record.start + record.duration >= record.start);
 }
 
