@@ -11,15 +11,19 @@
 #include "paceline/comm/communication_thread.h"
 #include "paceline/comm/network_address.h"
 
+#include <c10/util/Logging.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -178,6 +182,19 @@ class GlooTransport : public Transport {
   CommunicationThread sender_;  ///< waits for the sends that nobody else waits for
 };
 
+std::string rank_key(const GlooOptions& options, int rank) {
+  return fmt::format("paceline/{}/rank/{}", options.run_id, rank);
+}
+
+/// The ranks that have not come to the store.
+std::vector<int> missing_ranks(c10d::Store& store, const GlooOptions& options) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    if (!store.check({rank_key(options, rank)})) missing.push_back(rank);
+  }
+  return missing;
+}
+
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -186,6 +203,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const GlooOptions& options) {
   store_options.port = static_cast<std::uint16_t>(options.master_port);
   store_options.waitWorkers = false;
   store_options.timeout = options.connect_timeout;
+  std::string address = options.master_address;
+  require_resolvable(address);
   if (options.rank == 0 && !options.launcher_hosts_store) {
     ListeningSocket socket = options.listening_descriptor >= 0
                                  ? ListeningSocket(options.listening_descriptor)
@@ -193,15 +212,28 @@ c10::intrusive_ptr<c10d::Store> open_store(const GlooOptions& options) {
     store_options.isServer = true;
     store_options.port = static_cast<std::uint16_t>(socket.port());
     store_options.masterListenFd = socket.release();
+    if (!is_loopback(address)) address = "localhost";
   } else {
     wait_for_master(options.master_address, options.master_port, options.connect_timeout);
   }
+  // A stranger that accepts and says nothing would be listened to without a limit: that is left to a thread of its own.
+  using Store = c10::intrusive_ptr<c10d::Store>;
+  std::packaged_task<Store()> connect([address, store_options] {
+    return Store(c10::make_intrusive<c10d::TCPStore>(address, store_options));
+  });
+  std::future<Store> store = connect.get_future();
+  std::thread(std::move(connect)).detach();
+  const auto refuse_stranger = [&](const std::string& reason) {
+    fail("what listens at MASTER_ADDR='{}', MASTER_PORT={} is not rank 0 of a run: {}", options.master_address,
+         options.master_port, reason);
+  };
+  if (store.wait_for(options.connect_timeout) != std::future_status::ready) refuse_stranger("it does not answer");
   try {
-    return c10::make_intrusive<c10d::TCPStore>(options.master_address, store_options);
+    return store.get();
   } catch (const std::exception& error) {
-    fail("what listens at MASTER_ADDR='{}', MASTER_PORT={} is not rank 0 of this run: {}", options.master_address,
-         options.master_port, first_line(error));
+    refuse_stranger(first_line(error));
   }
+  return {};
 }
 
 /// Refuses a store of another run, and two processes with one rank.
@@ -213,7 +245,7 @@ void introduce(c10d::Store& store, const GlooOptions& options) {
            options.master_address, options.master_port, run, options.run_id);
     }
   }
-  if (store.add(fmt::format("paceline/{}/rank/{}", options.run_id, options.rank), 1) > 1) {
+  if (store.add(rank_key(options, options.rank), 1) > 1) {
     fail("two processes of run '{}' say that they are rank {}", options.run_id, options.rank);
   }
 }
@@ -246,6 +278,8 @@ std::shared_ptr<Transport> connect_gloo(const GlooOptions& options) {
   PACELINE_CHECK(options.world_size >= 1 && options.rank >= 0 && options.rank < options.world_size);
   std::vector<std::string> interfaces;
   if (const char* value = std::getenv("GLOO_SOCKET_IFNAME")) interfaces = parse_interfaces(value);
+  // What c10d logs about a failed connection is pages of stack frames beside our one line. Its own variable shows them.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   const c10::intrusive_ptr<c10d::Store> root = open_store(options);
   try {
     introduce(*root, options);
@@ -268,6 +302,16 @@ std::shared_ptr<Transport> connect_gloo(const GlooOptions& options) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    std::vector<int> missing;
+    try {
+      missing = missing_ranks(*root, options);
+    } catch (const std::exception&) {
+      fail("rank {} could not join run '{}': rank 0, which hosts the store, is gone", options.rank, options.run_id);
+    }
+    if (!missing.empty()) {
+      fail("rank{} {} of run '{}' did not come within {} s", missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
+           options.run_id, options.connect_timeout.count() / 1000.0);
+    }
     fail("rank {} could not join the {} ranks of run '{}': {}", options.rank, options.world_size, options.run_id,
          first_line(error));
   }

@@ -126,6 +126,8 @@ ListeningSocket listen_as_master(const std::string& master_address, int port) {
   return ListeningSocket(descriptor);
 }
 
+void require_resolvable(const std::string& master_address) { resolve(master_address, 0, SOCK_STREAM); }
+
 void wait_for_master(const std::string& host, int port, milliseconds limit) {
   const auto deadline = steady_clock::now() + limit;
   const Addresses addresses = resolve(host, port, SOCK_STREAM);

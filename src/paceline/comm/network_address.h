@@ -29,8 +29,11 @@ class ListeningSocket {
 /// Throws Error naming MASTER_PORT when the port is taken.
 ListeningSocket listen_as_master(const std::string& master_address, int port);
 
-/// Returns once `host` accepts connections at `port`; throws Error naming MASTER_ADDR at once when the name does not
-/// resolve, and both after `limit` when nobody listens.
+/// Throws Error naming MASTER_ADDR when the name does not resolve.
+void require_resolvable(const std::string& master_address);
+
+/// Returns once `host` accepts connections at `port`; throws Error naming both variables after `limit` when nobody
+/// listens.
 void wait_for_master(const std::string& host, int port, std::chrono::milliseconds limit);
 
 /// The numeric address of this machine on the route to `host`. Throws Error when the name does not resolve (naming
