@@ -178,6 +178,19 @@ TEST(LaunchEnvironment, NonsenseIsRefused) {
   EXPECT_THAT(refusal(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}})), HasSubstr("SLURM_STEP_TASKS_PER_NODE=2(x"));
 }
 
+TEST(LaunchEnvironment, RunsAreTold) {
+  EXPECT_EQ(detect(slurm).run_id, "slurm-123456.0");
+  EXPECT_EQ(detect(open_mpi).run_id, "open_mpi-1314914305");
+  EXPECT_EQ(detect(torchrun).run_id, "");
+  const auto elastic = detect(with(torchrun, {{"TORCHELASTIC_RUN_ID", "job"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                              {"TORCHELASTIC_RESTART_COUNT", "2"}}));
+  EXPECT_EQ(elastic.run_id, "torchrun-job.2");
+  EXPECT_TRUE(elastic.launcher_hosts_store);
+  const auto local = detect(with(torchrun, {{"PACELINE_CONTROL", "127.0.0.1:9"}, {"PACELINE_RUN_ID", "abc"}, {"PACELINE_STORE_SOCKET", "7"}}));
+  EXPECT_EQ(local.run_id, "abc");
+  EXPECT_EQ(local.store_socket, 7);
+}
+
 TEST(LaunchEnvironment, EmptyValuesCountAsUnset) { EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).source, "none"); }
 
 }  // namespace

@@ -207,6 +207,13 @@ class LaunchReader {
     // Launchers by hand often leave it out: then all ranks are here, or as many as this rank can know of.
     const int known = result.world_size == 1 || is_loopback(result.master_addr) ? result.world_size : result.local_rank + 1;
     result.local_world_size = static_cast<int>(number(launcher.local_size).value_or(known));
+    if (const auto id = get("PACELINE_RUN_ID")) {
+      result.run_id = *id;
+      result.store_socket = static_cast<int>(number("PACELINE_STORE_SOCKET").value_or(-1));
+    } else if (const auto elastic = get("TORCHELASTIC_RUN_ID")) {
+      result.run_id = fmt::format("torchrun-{}.{}", *elastic, get("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+    }
+    result.launcher_hosts_store = get("TORCHELASTIC_USE_AGENT_STORE") == "True";
   }
 
   [[noreturn]] void refuse_missing_master(const Launcher& launcher, const char* name) const {
@@ -276,12 +283,12 @@ class LaunchReader {
     if (!local && hosts > 0) local = static_cast<int>((result.world_size + hosts - 1) / hosts);
     // The list may be the whole job's, of which this step has only a part.
     result.local_world_size = std::max(std::min(local.value_or(1), result.world_size), result.local_rank + 1);
-    if (result.master_port == 0) {
-      constexpr std::int64_t any = std::int64_t{1} << 40;
-      const auto job = number("SLURM_JOB_ID", any);
-      const auto step = number(get("SLURM_STEP_ID") ? "SLURM_STEP_ID" : "SLURM_STEPID", any);
+    constexpr std::int64_t any = std::int64_t{1} << 40;
+    if (const auto job = number("SLURM_JOB_ID", any)) {
+      const std::int64_t step = number(get("SLURM_STEP_ID") ? "SLURM_STEP_ID" : "SLURM_STEPID", any).value_or(0);
+      result.run_id = fmt::format("slurm-{}.{}", *job, step);
       // Steps of one job may run side by side; 61 keeps them and neighbouring jobs apart.
-      if (job) result.master_port = port_of_job(static_cast<std::uint64_t>(*job + 61 * step.value_or(0)));
+      if (result.master_port == 0) result.master_port = port_of_job(static_cast<std::uint64_t>(*job + 61 * step));
     }
   }
 
@@ -300,12 +307,11 @@ class LaunchReader {
       }
       result.master_addr = "127.0.0.1";
     }
-    if (result.master_port == 0) {
-      for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"}) {
-        if (const auto job = get(name)) {
-          result.master_port = port_of_job(XXH64(job->data(), job->size(), 0));
-          break;
-        }
+    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"}) {
+      if (const auto job = get(name)) {
+        result.run_id = fmt::format("{}-{}", result.source, *job);
+        if (result.master_port == 0) result.master_port = port_of_job(XXH64(job->data(), job->size(), 0));
+        break;
       }
     }
   }

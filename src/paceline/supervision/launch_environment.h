@@ -21,6 +21,10 @@ struct LaunchEnvironment {
   std::string master_addr;   ///< where rank 0 listens; empty without a launcher
   int master_port = 0;       ///< 0: none
   std::string source = "none";  ///< "torchrun", "slurm", "open_mpi", "pmi" or "none"
+  /// The same in all ranks of the run and, as far as the launcher numbers its runs, in no other; may be empty.
+  std::string run_id;
+  int store_socket = -1;  ///< local launcher, rank 0: a descriptor that listens on master_port already
+  bool launcher_hosts_store = false;  ///< torchrun's agent answers at master_addr, not rank 0
 
   /// "2 ranks, from OMPI_*"
   std::string text() const;

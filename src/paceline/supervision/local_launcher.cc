@@ -88,7 +88,12 @@ class SignalSource {
  public:
   SignalSource() {
     sigemptyset(&set_);
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGCHLD, SIGPIPE}) sigaddset(&set_, signal);
+    for (const int signal : {SIGTERM, SIGINT, SIGCHLD, SIGPIPE}) sigaddset(&set_, signal);
+    for (const int signal : {SIGHUP, SIGTSTP}) {
+      struct sigaction action{};
+      ::sigaction(signal, nullptr, &action);
+      if (action.sa_handler != SIG_IGN) sigaddset(&set_, signal);  // nohup ignores SIGHUP, and means it
+    }
     ::sigprocmask(SIG_BLOCK, &set_, &previous_);
     ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would take the ranks' exit codes away
     source_ = Descriptor(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
