@@ -154,6 +154,30 @@ TEST(ChromeExport, EverySpanComesBackNested) {
   }
 }
 
+// Two reductions in flight at once: neither holds the other, so they are drawn on two threads of their lane.
+TEST(ChromeExport, OverlappingSpansGetThreadsOfTheirOwn) {
+  const TestFolder run;
+  SyntheticTrace trace(test_header());
+  const auto reduce = [&](std::uint64_t start, std::uint64_t duration) {
+    trace.span("reduce_bucket", 0, start, duration, 1, no_operation, TraceLane::communication);
+  };
+  reduce(100, 50);
+  reduce(120, 80);  // overlaps the first
+  reduce(130, 10);  // inside the first
+  reduce(160, 60);  // after the first, overlaps the second
+  trace.write(run.path());
+  const json document = exported(run.path());
+  std::vector<int> threads;
+  for (const json& span : events_of(document, "X")) threads.push_back(span.at("tid"));
+  EXPECT_EQ(threads, (std::vector<int>{1, 4, 1, 1}));
+  std::map<int, std::string> names;
+  for (const json& event : events_of(document, "M")) {
+    if (event.at("name") == "thread_name") names[event.at("tid")] = event.at("args").at("name");
+  }
+  EXPECT_EQ(names, (std::map<int, std::string>{
+                       {0, "compute"}, {1, "communication"}, {2, "host"}, {4, "communication 2"}}));
+}
+
 TEST(ChromeExport, LabelsAndPredictions) {
   const TestFolder run;
   TraceHeader header = test_header();

@@ -137,6 +137,9 @@ TEST(FormatSeconds, ThreeDigitsAndAUnit) {
   EXPECT_EQ(format_seconds(1.5), "1.50 s");
   EXPECT_EQ(format_seconds(4.5e-5), "45.0 us");
   EXPECT_EQ(format_seconds(0.15), "150 ms");
+  EXPECT_EQ(format_seconds(0.00099999), "1.00 ms");
+  EXPECT_EQ(format_seconds(0.0099999), "10.0 ms");
+  EXPECT_EQ(format_seconds(0.99999), "1.00 s");
 }
 
 }  // namespace

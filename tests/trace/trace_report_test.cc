@@ -221,7 +221,7 @@ TEST(TraceReport, TextAndJsonSayTheSame) {
   EXPECT_THAT(text, HasSubstr("run test-run: 2 of 2 ranks, 3 steps from 2 to 4 (the first 2 are left out)"));
   EXPECT_THAT(text, HasSubstr("backward              37.5 ms    25.0 ms    15.0 ms    +22.5 ms     25.0 %"));
   EXPECT_THAT(text, HasSubstr("step                   150 ms     100 ms    60.0 ms    +90.0 ms    100.0 %"));
-  EXPECT_THAT(text, HasSubstr("layers.0.attention            forward              0    45.0 ms    8.00 ms    "
+  EXPECT_THAT(text, HasSubstr("layers.0.attention            forward                 0    45.0 ms    8.00 ms    "
                               "+37.0 ms"));
   EXPECT_THAT(text, HasSubstr("between the steps: evaluate, 1 times, 5.00 ms in all"));
   EXPECT_THAT(text, HasSubstr(explain(report) + "."));

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cmath>
@@ -12,6 +13,8 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "paceline/base/error.h"
 #include "paceline/trace/recorded_steps.h"
@@ -83,6 +86,25 @@ std::vector<double> predictions(const TraceFile& file, const PlanPrediction& pla
   return predicted_us;
 }
 
+/// The viewers draw a thread's spans as a tree, so spans that overlap without one holding the other (two reductions in
+/// flight) need threads of their own: the first of a lane's tracks on which a span fits. Spans come in exported order.
+class LaneTracks {
+ public:
+  std::size_t place(std::int64_t start_ns, std::int64_t end_ns) {
+    for (std::size_t track = 0;; ++track) {
+      if (track == open_ends_.size()) open_ends_.emplace_back();
+      std::vector<std::int64_t>& ends = open_ends_[track];
+      while (!ends.empty() && ends.back() <= start_ns) ends.pop_back();
+      if (!ends.empty() && end_ns > ends.back()) continue;
+      ends.push_back(end_ns);
+      return track;
+    }
+  }
+
+ private:
+  std::vector<std::vector<std::int64_t>> open_ends_;  // of each track, the ends of its open spans, innermost last
+};
+
 std::string rank_title(const TraceHeader& header) {
   std::string coordinate;
   for (const auto& [axis, index] : header.coordinate) {
@@ -97,16 +119,9 @@ class ChromeWriter {
   ChromeWriter(FileBeside& out, std::int64_t start_ns) : out_(out), start_ns_(start_ns) {}
 
   void write_metadata(const TraceHeader& header) {
-    const auto metadata = [&](const std::string& name, std::size_t lane, const std::string& arguments) {
-      event(fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{{}}}}})", name, header.rank, lane,
-                        arguments));
-    };
-    metadata("process_name", 0, "\"name\":" + quoted(rank_title(header)));
-    metadata("process_sort_index", 0, fmt::format("\"sort_index\":{}", header.rank));
-    for (std::size_t lane = 0; lane < lane_names.size(); ++lane) {
-      metadata("thread_name", lane, fmt::format("\"name\":\"{}\"", lane_names[lane]));
-      metadata("thread_sort_index", lane, fmt::format("\"sort_index\":{}", lane));
-    }
+    metadata("process_name", header.rank, 0, "\"name\":" + quoted(rank_title(header)));
+    metadata("process_sort_index", header.rank, 0, fmt::format("\"sort_index\":{}", header.rank));
+    for (std::size_t lane = 0; lane < lane_names.size(); ++lane) name_thread(header.rank, lane, 0);
   }
 
   void write_events(const TraceFile& file, const PlanPrediction* plan) {
@@ -131,12 +146,22 @@ class ChromeWriter {
       return x.kind == RecordKind::span ? a > b : a < b;
     });
 
+    std::array<LaneTracks, lane_names.size()> tracks;
     for (const std::size_t i : order) {
       const TraceRecord& record = file.records[i];
       const std::int64_t begin_ns = axis.wall_ns(record.start);
+      const auto lane = static_cast<std::size_t>(record.lane);
+      std::int64_t end_ns = begin_ns;
+      std::size_t track = 0;
+      if (record.kind == RecordKind::span) {
+        // Both ends by the same clock reading and rounding, so that a child never ends after its parent.
+        end_ns = axis.wall_ns(record.start + record.duration, record.start);
+        track = tracks[lane].place(begin_ns, end_ns);
+        if (track > 0) name_thread(header.rank, lane, track);
+      }
       const std::string place = fmt::format(R"("name":{},"cat":"{}","pid":{},"tid":{},"ts":{})", names[record.name],
-                                            lane_names[static_cast<std::size_t>(record.lane)], header.rank,
-                                            static_cast<int>(record.lane), microseconds(begin_ns - start_ns_));
+                                            lane_names[lane], header.rank, thread_of(lane, track),
+                                            microseconds(begin_ns - start_ns_));
       if (record.kind == RecordKind::scalar) {
         write_scalar(record, place, names[record.name]);
         continue;
@@ -152,9 +177,8 @@ class ChromeWriter {
         event(fmt::format(R"({{{},"ph":"i","s":"t","args":{{{}}}}})", place, arguments));
         ++summary_.instants;
       } else {
-        // Both ends by the same clock reading and rounding, so that a child never ends after its parent.
-        const std::int64_t duration_ns = axis.wall_ns(record.start + record.duration, record.start) - begin_ns;
-        event(fmt::format(R"({{{},"dur":{},"ph":"X","args":{{{}}}}})", place, microseconds(duration_ns), arguments));
+        event(fmt::format(R"({{{},"dur":{},"ph":"X","args":{{{}}}}})", place, microseconds(end_ns - begin_ns),
+                          arguments));
         ++summary_.spans;
       }
     }
@@ -187,6 +211,21 @@ class ChromeWriter {
                                        : fmt::format(",\"{}\":{}", key, index);
   }
 
+  static std::size_t thread_of(std::size_t lane, std::size_t track) { return lane + track * lane_names.size(); }
+
+  void metadata(const char* name, int rank, std::size_t thread, const std::string& arguments) {
+    event(fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{{}}}}})", name, rank, thread, arguments));
+  }
+
+  /// Once for each thread.
+  void name_thread(int rank, std::size_t lane, std::size_t track) {
+    const std::size_t thread = thread_of(lane, track);
+    if (!named_.insert({rank, thread}).second) return;
+    const std::string suffix = track > 0 ? fmt::format(" {}", track + 1) : "";
+    metadata("thread_name", rank, thread, fmt::format("\"name\":\"{}{}\"", lane_names[lane], suffix));
+    metadata("thread_sort_index", rank, thread, fmt::format("\"sort_index\":{}", lane * 1000 + track));
+  }
+
   void event(const std::string& text) {
     out_.write(first_ ? "\n" : ",\n");
     first_ = false;
@@ -196,6 +235,7 @@ class ChromeWriter {
   FileBeside& out_;
   std::int64_t start_ns_;
   bool first_ = true;
+  std::set<std::pair<int, std::size_t>> named_;  // rank, thread
   ExportSummary summary_;
 };
 

@@ -20,9 +20,9 @@ struct ExportSummary {
 };
 
 /// Writes all ranks and attempts of a run on one time axis as a Chrome trace, JSON object format, which Perfetto and
-/// chrome://tracing open: a process per rank, a thread per lane, `ts` in microseconds after `otherData.start_unix_ns`;
-/// a span's `args` hold step, action, operation and, where the plan has it, `predicted_us`. Written beside and renamed;
-/// a file that cannot be written is one clear error.
+/// chrome://tracing open: a process per rank, a thread per lane (more where its spans overlap), `ts` in microseconds
+/// after `otherData.start_unix_ns`; a span's `args` hold step, action, operation and, where the plan has it,
+/// `predicted_us`. Written beside and renamed; a file that cannot be written is one clear error.
 ExportSummary export_chrome(const RunTraces& traces, const std::optional<PlanPrediction>& plan,
                             const std::filesystem::path& path);
 

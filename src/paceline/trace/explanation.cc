@@ -177,11 +177,11 @@ std::pair<std::string, double> largest_difference(const TraceReport& report) {
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
   if (size == 0) return "0 s";
-  const auto [unit, name] = size >= 1      ? std::pair(1.0, "s")
-                            : size >= 1e-3 ? std::pair(1e3, "ms")
-                                           : std::pair(1e6, "us");
+  const auto [unit, name] = size >= 0.9995      ? std::pair(1.0, "s")
+                            : size >= 0.9995e-3 ? std::pair(1e3, "ms")
+                                                : std::pair(1e6, "us");
   const double value = seconds * unit;
-  const int decimals = std::abs(value) < 10 ? 2 : std::abs(value) < 100 ? 1 : 0;
+  const int decimals = std::abs(value) < 9.995 ? 2 : std::abs(value) < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f} {}", value, decimals, name);
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "paceline/trace/explanation.h"
 
@@ -64,33 +66,57 @@ std::string ranks_table(const TraceReport& report) {
   return text + "\n";
 }
 
+/// One operation over the ranks that run it; seconds per step, means over those ranks.
+struct OperationRow {
+  std::string name;
+  std::string action_kind;
+  std::vector<int> ranks;
+  double measured = 0;
+  double predicted = 0;
+  bool planned = true;  ///< on all of them
+};
+
 /// With a plan those that differ most, else those that take longest.
-std::vector<OperationReport> operations_to_show(const TraceReport& report) {
-  std::vector<OperationReport> shown = report.operations;
-  const auto weight = [&](const OperationReport& operation) {
-    return report.planned ? std::abs(operation.difference()) : operation.measured_per_step();
+std::vector<OperationRow> operations_to_show(const TraceReport& report) {
+  std::map<std::pair<std::string, std::string>, OperationRow> by_name;
+  for (const OperationReport& operation : report.operations) {
+    OperationRow& row = by_name[{operation.name, operation.action_kind}];
+    row.name = operation.name;
+    row.action_kind = operation.action_kind;
+    row.ranks.push_back(operation.rank);
+    row.measured += operation.measured_per_step();
+    row.predicted += operation.predicted.value_or(0) * operation.executions;
+    row.planned = row.planned && operation.predicted.has_value();
+  }
+  std::vector<OperationRow> rows;
+  for (auto& [key, row] : by_name) {
+    row.measured /= static_cast<double>(row.ranks.size());
+    row.predicted /= static_cast<double>(row.ranks.size());
+    rows.push_back(std::move(row));
+  }
+  const auto weight = [&](const OperationRow& row) {
+    if (!report.planned) return row.measured;
+    return row.planned ? std::abs(row.measured - row.predicted) : 0;
   };
-  std::stable_sort(shown.begin(), shown.end(), [&](const OperationReport& a, const OperationReport& b) {
-    return weight(a) > weight(b);
-  });
-  if (shown.size() > most_operations_in_a_table) shown.resize(most_operations_in_a_table);
-  return shown;
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const OperationRow& a, const OperationRow& b) { return weight(a) > weight(b); });
+  if (rows.size() > most_operations_in_a_table) rows.resize(most_operations_in_a_table);
+  return rows;
 }
 
 std::string operations_table(const TraceReport& report) {
-  const std::vector<OperationReport> shown = operations_to_show(report);
-  if (shown.empty()) return "";
-  std::string text = fmt::format("\n{:<30}{:<17}{:>5}{:>11}", "operation", "in", "rank", "per step");
+  const std::vector<OperationRow> rows = operations_to_show(report);
+  if (rows.empty()) return "";
+  std::string text = fmt::format("\n{:<30}{:<17}{:>8}{:>11}", "operation", "in", "ranks", "per step");
   if (report.planned) text += fmt::format("{:>11}{:>12}", "plan", "difference");
   text += "\n";
-  for (const OperationReport& operation : shown) {
-    text += fmt::format("{:<30}{:<17}{:>5}{:>11}", operation.name, operation.action_kind, operation.rank,
-                        format_seconds(operation.measured_per_step()));
-    if (report.planned && operation.predicted) {
-      text += fmt::format("{:>11}{:>12}", format_seconds(*operation.predicted * operation.executions),
-                          difference_cell(operation.difference()));
-    } else if (report.planned) {
-      text += fmt::format("{:>11}{:>12}", "-", "-");
+  for (const OperationRow& row : rows) {
+    text += fmt::format("{:<30}{:<17}{:>8}{:>11}", row.name, row.action_kind, format_ranks(row.ranks),
+                        format_seconds(row.measured));
+    if (report.planned) {
+      text += row.planned ? fmt::format("{:>11}{:>12}", format_seconds(row.predicted),
+                                        difference_cell(row.measured - row.predicted))
+                          : fmt::format("{:>11}{:>12}", "-", "-");
     }
     text += "\n";
   }
