@@ -1,19 +1,16 @@
 #include "paceline/base/error.h"
+#include "paceline/base/replace_file.h"
 #include "paceline/cluster/profile.h"
 
 #define TOML_HEADER_ONLY 0
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <unistd.h>
 
 namespace paceline {
 namespace {
@@ -88,8 +85,6 @@ std::string number(double value) {
 std::string occupancy_text(Occupancy occupancy) {
   return fmt::format("threads = {}, ranks = {}", occupancy.threads, occupancy.ranks);
 }
-
-void fail_writing(const std::string& path) { fail("{}: cannot be written: {}", path, std::strerror(errno)); }
 
 }  // namespace
 
@@ -223,25 +218,7 @@ void write_machine_profile(const MachineProfile& profile, const std::string& pat
   std::error_code error;
   if (place.has_parent_path()) std::filesystem::create_directories(place.parent_path(), error);
   if (error) fail("{}: its folder cannot be made: {}", path, error.message());
-  const std::string text = to_toml(profile), beside = path + ".partial";
-  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) fail_writing(path);
-  bool written = true;
-  for (std::size_t done = 0; written && done < text.size();) {
-    const ssize_t count = ::write(file, text.data() + done, text.size() - done);
-    written = count > 0;
-    if (written) done += static_cast<std::size_t>(count);
-  }
-  written = written && ::fsync(file) == 0;
-  const int reason = errno;
-  ::close(file);
-  errno = reason;
-  if (!written || ::rename(beside.c_str(), path.c_str()) != 0) {
-    const int kept = errno;
-    ::unlink(beside.c_str());
-    errno = kept;
-    fail_writing(path);
-  }
+  replace_file(path, to_toml(profile));
 }
 
 }  // namespace paceline

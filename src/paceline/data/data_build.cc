@@ -49,7 +49,7 @@ class DataBuilder {
       : settings_(settings),
         producer_(producer),
         progress_(progress),
-        workers_(settings.workers > 0 ? settings.workers : usable_cores()) {}
+        workers_(settings.workers > 0 ? settings.workers : default_workers()) {}
 
   DataBuildResult build() {
     list_inputs();

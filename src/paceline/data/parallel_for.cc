@@ -9,7 +9,7 @@
 
 namespace paceline {
 
-int usable_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+int default_workers() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 void parallel_for(std::size_t count, int workers, const std::function<void(int, std::size_t)>& work) {
   std::atomic<std::size_t> next{0};

@@ -5,8 +5,8 @@
 
 namespace paceline {
 
-/// Number of cores that this process may use.
-int usable_cores();
+/// Threads to work with unless told otherwise: one a core.
+int default_workers();
 
 /// Calls `work(worker, index)` once for each index below `count` on `workers` threads, indices in rising order. After
 /// an exception no further index is begun and the exception of the lowest index is thrown.
