@@ -1,1 +1,44 @@
-int main() { return 0; }
+#include "paceline/base/error.h"
+#include "paceline/base/version.h"
+#include "paceline/cli/command.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+
+namespace paceline {
+namespace {
+
+constexpr DefineCommand commands[] = {define_data,     define_plan,    define_train, define_eval, define_generate,
+                                      define_convert,  define_trace,   define_bench, define_config};
+
+int run(int argc, char** argv) {
+  CLI::App app("Plans, runs and explains the distributed training of large models.", "paceline");
+  app.set_version_flag("--version", std::string("paceline ") + program_version);
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  Invocation invocation;
+  for (const DefineCommand define : commands) define(app, invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
+  }
+  return invocation.run();
+}
+
+}  // namespace
+}  // namespace paceline
+
+int main(int argc, char** argv) {
+  try {
+    return paceline::run(argc, argv);
+  } catch (const paceline::Error& error) {
+    std::fprintf(stderr, "paceline: %s\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "paceline: %s\n", error.what());
+    return static_cast<int>(paceline::ExitCode::failure);
+  }
+}
