@@ -17,6 +17,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -63,14 +65,14 @@ const auto name_of = [](const auto& info) {
   return backend_name(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param));
 };
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorTest,
-                         testing::Combine(testing::ValuesIn(all_backends()), testing::Values(1, 2, 3, 4, 5)), name_of);
+                         testing::Combine(testing::ValuesIn(all_backends()), testing::Values(1, 2, 3, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(Backends, PeersTest,
                          testing::Combine(testing::ValuesIn(all_backends()), testing::Values(2, 3, 4)), name_of);
 
 TEST_P(CommunicatorTest, AllReduceSumsOnBothSidesOfTheThresholdWithTheSameBitsEverywhere) {
   const std::int64_t large = ring_from_bytes / 2 + 3;  // more bytes than the threshold in every type
   for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{1000}, large,
-                                   std::int64_t{3'000'001}}) {
+                                   std::int64_t{1'000'001}}) {
     std::vector<at::Tensor> results(ranks());
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::vector<at::Tensor> again(ranks());
@@ -165,7 +167,7 @@ TEST_P(CommunicatorTest, BroadcastFromEveryRoot) {
 TEST_P(CommunicatorTest, AllGatherIsInRankOrder) {
   run([&](Communicator& world) {
     for (const auto type : {at::kFloat, at::kBFloat16, at::kByte}) {
-      for (const std::int64_t count : {1, 400'000}) {
+      for (const std::int64_t count : {1, 150'000}) {
         at::Tensor output = at::zeros({ranks(), count}, type);
         world.all_gather(values_of(world.rank(), count, type), output);
         for (int rank = 0; rank < ranks(); ++rank) {
@@ -178,7 +180,7 @@ TEST_P(CommunicatorTest, AllGatherIsInRankOrder) {
 
 TEST_P(CommunicatorTest, ReduceScatterGivesEachRankItsPart) {
   run([&](Communicator& world) {
-    for (const std::int64_t part : {1, 300'001}) {
+    for (const std::int64_t part : {1, 150'001}) {
       const at::Tensor input = values_of(world.rank(), part * ranks(), at::kDouble);
       const at::Tensor before = input.clone();
       at::Tensor output = at::zeros({part}, at::kDouble);
@@ -243,7 +245,7 @@ TEST_P(CommunicatorTest, MessagesKeepTheirOrderAndTheirTags) {
 
 TEST_P(PeersTest, LargeMessagesCrossWithoutBlocking) {
   run([&](Communicator& world) {
-    const std::int64_t count = 2'000'000;
+    const std::int64_t count = 700'000;
     const int next = (world.rank() + 1) % ranks();
     const int previous = (world.rank() + ranks() - 1) % ranks();
     const at::Tensor mine = values_of(world.rank(), count, at::kFloat);
@@ -282,6 +284,7 @@ TEST_P(PeersTest, ADifferenceBetweenTheRanksIsNamedWhenChecked) {
 TEST_P(PeersTest, AbortEndsPendingAndLaterCalls) {
   std::mutex mutex;
   std::vector<double> seconds;
+  std::barrier all_seen(ranks());  // a rank that ended would be a dead peer to the others
   run([&](Communicator& world) {
     world.barrier();
     at::Tensor tensor = at::zeros({4});
@@ -302,6 +305,7 @@ TEST_P(PeersTest, AbortEndsPendingAndLaterCalls) {
     }
     other.join();
     const double waited = std::chrono::duration<double>(steady_clock::now() - aborted).count();
+    all_seen.arrive_and_wait();
     EXPECT_THROW(world.send(tensor, (world.rank() + 1) % ranks(), 3), Error);
     EXPECT_THROW(world.receive_start(tensor, (world.rank() + 1) % ranks(), 3)->wait(), Error);
     EXPECT_THROW(world.all_reduce(tensor, ReduceOp::sum), Error);
@@ -312,6 +316,36 @@ TEST_P(PeersTest, AbortEndsPendingAndLaterCalls) {
   });
   EXPECT_EQ(static_cast<int>(seconds.size()), ranks());
   for (const double waited : seconds) EXPECT_LT(waited, 0.5);
+}
+
+TEST_P(PeersTest, AMessageThatDiffersFromWhatIsExpectedIsNamedWhenChecked) {
+  run([&](Communicator& world) {
+    world.set_checked(true);
+    if (world.rank() == 0) {
+      world.send(at::full({3}, 1.0), 1, 4);
+      world.send(at::full({3}, 2.0), 1, 4);
+      world.send(at::full({7}, 3.0), 1, 4);
+      const auto given_up = world.send_start(at::full({7}, 3.0), 1, 5);
+      world.barrier();
+      return;
+    } else if (world.rank() == 1) {
+      at::Tensor first = at::zeros({3});
+      at::Tensor second = at::zeros({3});
+      const auto one = world.receive_start(first, 0, 4);
+      const auto two = world.receive_start(second, 0, 4);
+      one->wait();
+      two->wait();
+      EXPECT_EQ(first[2].item<float>(), 1);
+      EXPECT_EQ(second[2].item<float>(), 2);
+      for (const int tag : {4, 5}) {
+        EXPECT_THAT([&] { world.receive(first, 0, tag); },
+                    testing::ThrowsMessage<Error>(HasSubstr(
+                        fmt::format("rank 0 sent message of 7 Float elements ({0}), rank 1 expects message of 3 Float "
+                                    "elements ({0})", tag))));
+      }
+    }
+    world.barrier();
+  });
 }
 
 class CommunicatorSetTest : public testing::TestWithParam<Backend> {};

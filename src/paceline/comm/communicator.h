@@ -63,8 +63,10 @@ class Communicator {
   virtual std::vector<std::string> all_gather_bytes(const std::string& bytes) = 0;
   virtual std::string broadcast_bytes(const std::string& bytes, int root) = 0;
 
-  /// While on, every collective first compares operation, type and number of elements between the ranks and throws an
-  /// Error that names the ranks that differ. One more small message a call: for the first steps of a run, and tests.
+  /// While on (on all ranks alike), every collective first compares operation, type and number of elements between the
+  /// ranks, and every message is preceded by its own; an Error names the ranks that differ. While off, a difference may
+  /// end the process or go unnoticed. One more small message a call: for the first step of a run, and tests. Receives of
+  /// one peer and tag are then waited for in the order in which they were started.
   virtual void set_checked(bool checked) = 0;
 
   /// Makes every pending and later call of this rank, in this and all groups on the same transport, throw within half

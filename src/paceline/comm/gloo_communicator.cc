@@ -239,7 +239,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const GlooOptions& options) {
 /// Refuses a store of another run, and two processes with one rank.
 void introduce(c10d::Store& store, const GlooOptions& options) {
   if (!options.launcher_hosts_store) {
-    const std::string run = text_of(store.compareSet("paceline/run", {}, bytes_of(options.run_id)));
+    if (options.rank == 0) store.set("paceline/run", bytes_of(options.run_id));
+    const std::string run = text_of(store.get("paceline/run"));
     if (run != options.run_id) {
       fail("MASTER_ADDR='{}', MASTER_PORT={} belongs to another run ('{}', not '{}'): set another port",
            options.master_address, options.master_port, run, options.run_id);

@@ -17,6 +17,13 @@ void check_tensor(const at::Tensor& tensor) {
   PACELINE_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu());
 }
 
+/// A tag on the wire: the group's number, what the message is, and the caller's tag or the collective's number.
+enum class Kind : std::uint32_t { message, collective, signature };
+
+std::uint32_t wire_tag(std::uint32_t group, Kind kind, std::uint32_t value) {
+  return group << 22 | static_cast<std::uint32_t>(kind) << 20 | value;
+}
+
 /// Holds the tensor while an operation on its memory is under way, and names the operation in errors.
 class TensorWork : public Work {
  public:
@@ -56,6 +63,46 @@ struct Signature {
 };
 static_assert(std::has_unique_object_representations_v<Signature>);
 
+Signature signature_of(const char* operation, const at::Tensor& tensor, int detail) {
+  Signature signature;
+  std::strncpy(signature.operation, operation, sizeof(signature.operation) - 1);
+  signature.type = static_cast<std::int64_t>(tensor.scalar_type());
+  signature.elements = tensor.numel();
+  signature.detail = detail;
+  return signature;
+}
+
+/// The receive of a checked message: the data is asked for once its signature is the expected one, since a backend may
+/// end the process when a longer message comes than was asked for.
+class CheckedReceive : public Work {
+ public:
+  CheckedReceive(Transport& transport, at::Tensor tensor, int peer, std::uint32_t signature_tag,
+                 std::uint32_t message_tag, int tag)
+      : transport_(transport),
+        tensor_(std::move(tensor)),
+        peer_(peer),
+        message_tag_(message_tag),
+        expected_(signature_of("message", tensor_, tag)),
+        work_(transport.receive_start(&sent_, sizeof(sent_), peer, signature_tag)) {}
+
+  void wait() override {
+    work_->wait();
+    if (!(sent_ == expected_)) {
+      fail("rank {} sent {}, rank {} expects {}", peer_, sent_.text(), transport_.rank(), expected_.text());
+    }
+    transport_.receive_start(tensor_.data_ptr(), tensor_.nbytes(), peer_, message_tag_)->wait();
+  }
+
+ private:
+  Transport& transport_;
+  at::Tensor tensor_;
+  int peer_;
+  std::uint32_t message_tag_;
+  Signature expected_;
+  Signature sent_;
+  std::unique_ptr<Work> work_;
+};
+
 }  // namespace
 
 GroupCommunicator::GroupCommunicator(std::shared_ptr<Transport> transport, std::vector<int> world_ranks,
@@ -81,24 +128,34 @@ auto GroupCommunicator::named(const char* operation, const F& body) const {
 
 std::uint32_t GroupCommunicator::message_tag(int peer, int tag) const {
   PACELINE_CHECK(peer >= 0 && peer < size() && peer != rank_ && tag >= 0 && tag < tag_limit);
-  return group_ << 21 | static_cast<std::uint32_t>(tag);
+  return wire_tag(group_, Kind::message, static_cast<std::uint32_t>(tag));
+}
+
+void GroupCommunicator::send_signature(const at::Tensor& tensor, int peer, int tag) {
+  const Signature signature = signature_of("message", tensor, tag);
+  transport_->send(&signature, sizeof(signature), world_ranks_[peer],
+                   wire_tag(group_, Kind::signature, static_cast<std::uint32_t>(tag)));
 }
 
 Collective GroupCommunicator::next_collective() {
-  return {*transport_, world_ranks_, rank_, group_ << 21 | 1u << 20 | collectives_++ % tag_limit};
+  return {*transport_, world_ranks_, rank_, wire_tag(group_, Kind::collective, collectives_++ % tag_limit)};
 }
 
 void GroupCommunicator::send(const at::Tensor& tensor, int peer, int tag) {
   check_tensor(tensor);
-  const std::uint32_t wire_tag = message_tag(peer, tag);
-  named("send", [&] { transport_->send(tensor.const_data_ptr(), tensor.nbytes(), world_ranks_[peer], wire_tag); });
+  const std::uint32_t full_tag = message_tag(peer, tag);
+  named("send", [&] {
+    if (checked_) send_signature(tensor, peer, tag);
+    transport_->send(tensor.const_data_ptr(), tensor.nbytes(), world_ranks_[peer], full_tag);
+  });
 }
 
 std::unique_ptr<Work> GroupCommunicator::send_start(const at::Tensor& tensor, int peer, int tag) {
   check_tensor(tensor);
-  const std::uint32_t wire_tag = message_tag(peer, tag);
+  const std::uint32_t full_tag = message_tag(peer, tag);
   auto work = named("send", [&] {
-    return transport_->send_start(tensor.const_data_ptr(), tensor.nbytes(), world_ranks_[peer], wire_tag);
+    if (checked_) send_signature(tensor, peer, tag);
+    return transport_->send_start(tensor.const_data_ptr(), tensor.nbytes(), world_ranks_[peer], full_tag);
   });
   return std::make_unique<TensorWork>(
       std::move(work), tensor, fmt::format("send to rank {} in group '{}', tag {}", world_ranks_[peer], name_, tag));
@@ -106,9 +163,14 @@ std::unique_ptr<Work> GroupCommunicator::send_start(const at::Tensor& tensor, in
 
 std::unique_ptr<Work> GroupCommunicator::receive_start(at::Tensor& tensor, int peer, int tag) {
   check_tensor(tensor);
-  const std::uint32_t wire_tag = message_tag(peer, tag);
-  auto work = named("receive", [&] {
-    return transport_->receive_start(tensor.data_ptr(), tensor.nbytes(), world_ranks_[peer], wire_tag);
+  const std::uint32_t full_tag = message_tag(peer, tag);
+  auto work = named("receive", [&]() -> std::unique_ptr<Work> {
+    if (checked_) {
+      return std::make_unique<CheckedReceive>(*transport_, tensor, world_ranks_[peer],
+                                              wire_tag(group_, Kind::signature, static_cast<std::uint32_t>(tag)),
+                                              full_tag, tag);
+    }
+    return transport_->receive_start(tensor.data_ptr(), tensor.nbytes(), world_ranks_[peer], full_tag);
   });
   return std::make_unique<TensorWork>(
       std::move(work), tensor,
@@ -117,11 +179,7 @@ std::unique_ptr<Work> GroupCommunicator::receive_start(at::Tensor& tensor, int p
 
 void GroupCommunicator::compare(const Collective& call, const char* operation, const at::Tensor& tensor, int detail) {
   std::vector<Signature> all(size());
-  Signature& own = all[rank_];
-  std::strncpy(own.operation, operation, sizeof(own.operation) - 1);
-  own.type = static_cast<std::int64_t>(tensor.scalar_type());
-  own.elements = tensor.numel();
-  own.detail = detail;
+  all[rank_] = signature_of(operation, tensor, detail);
   all_gather_ring(call, all.data(), std::vector<std::size_t>(size(), sizeof(Signature)));
   for (int peer = 1; peer < size(); ++peer) {
     if (all[peer] == all[0]) continue;

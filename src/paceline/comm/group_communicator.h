@@ -16,7 +16,7 @@ namespace paceline {
 /// of all other groups between the same ranks.
 class GroupCommunicator : public Communicator {
  public:
-  static constexpr std::uint32_t group_limit = 1 << 10;
+  static constexpr std::uint32_t group_limit = 1 << 9;
 
   /// `world_ranks` holds the transport's rank; `group` is the same on all of them. `thread` outlives the communicator.
   GroupCommunicator(std::shared_ptr<Transport> transport, std::vector<int> world_ranks, std::string name,
@@ -43,6 +43,7 @@ class GroupCommunicator : public Communicator {
 
  private:
   std::uint32_t message_tag(int peer, int tag) const;
+  void send_signature(const at::Tensor& tensor, int peer, int tag);
   Collective next_collective();
   void compare(const Collective& call, const char* operation, const at::Tensor& tensor, int detail);
   void all_reduce_on(const Collective& call, at::Tensor& tensor, ReduceOp op);
