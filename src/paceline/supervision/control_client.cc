@@ -116,12 +116,10 @@ std::string ControlClient::beat() const {
 
 void ControlClient::run() {
   double now = monotonic_seconds();
-  double last_beat = now - options_.beat_s, last_heard = now, last_loop = now;
+  double last_beat = now - options_.beat_s, last_heard = now;
   std::vector<std::string> messages;
   while (true) {
     now = monotonic_seconds();
-    if (now - last_loop > pause_s) last_heard += now - last_loop;
-    last_loop = now;
     bool open = true;
     if (now - last_beat >= options_.beat_s) {
       last_beat = now;
@@ -154,6 +152,7 @@ void ControlClient::run() {
         }
       }
     }
+    if (const double gap = monotonic_seconds() - now; gap > pause_s) last_heard += gap;
     if (!open) return end(server_name_ + ", which supervises the run, is gone: its connection closed", 1);
     if (monotonic_seconds() - last_heard > options_.silence_s) {
       return end(fmt::format("{}, which supervises the run, hangs: no word for {:.3g} s", server_name_, options_.silence_s), 1);

@@ -270,21 +270,20 @@ void ControlServer::note_exit(int rank, std::int64_t pid, const std::string& how
     std::erase_if(failures_, [&](const Event& event) { return event.failure.rank == rank; });
     return;
   }
-  if (how.empty()) {
-    const bool left_early = state.joined && !state.finished;
-    state.finished = !left_early;
-    if (left_early) add_failure(RankFailure::Kind::exited, rank, "is gone: it left before the run was finished");
+  const bool left_early = how.empty() && state.joined && !state.finished;
+  if (how.empty() && !left_early) {
+    state.finished = true;
     return;
   }
-  if (state.failed) {
-    for (Event& event : failures_) {
-      if (event.failure.rank == rank && event.failure.kind == RankFailure::Kind::lost) {
-        event.failure = {RankFailure::Kind::exited, rank, fmt::format("{} is gone: {}", rank_name(rank), how)};
-      }
-    }
-    return;
+  const std::string what = "is gone: " + (left_early ? "it left before the run was finished" : how);
+  const auto lost = std::find_if(failures_.begin(), failures_.end(), [&](const Event& event) {
+    return event.failure.rank == rank && event.failure.kind == RankFailure::Kind::lost;
+  });
+  if (lost != failures_.end()) {
+    lost->failure = {RankFailure::Kind::exited, rank, rank_name(rank) + " " + what};
+  } else {
+    add_failure(RankFailure::Kind::exited, rank, what);
   }
-  add_failure(RankFailure::Kind::exited, rank, "is gone: " + how);
 }
 
 void ControlServer::watch_ranks(double now) {

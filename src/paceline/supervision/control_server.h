@@ -55,6 +55,8 @@ class ControlServer {
   /// The first failure, a moment after it was noticed: a rank that blames another one, or that died of another's death, is
   /// not it. Stays the same once given.
   std::optional<RankFailure> first_failure();
+  /// Something failed, and first_failure() will tell in a moment.
+  bool failure_pending() const { return !first_ && !failures_.empty(); }
   /// Every rank said that it has finished.
   bool all_finished() const;
   /// A rank was asked (by a signal) to stop.

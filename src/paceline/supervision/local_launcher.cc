@@ -148,7 +148,8 @@ class LocalRun {
   }
 
   int run() {
-    while (std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.ended; })) {
+    const auto running = [](const Rank& rank) { return !rank.ended; };
+    while (std::any_of(ranks_.begin(), ranks_.end(), running) || server_.failure_pending()) {
       wait();
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) take_signal(signal);
       server_.serve();

@@ -130,6 +130,7 @@ void RankSupervision::serve() {
     }
     told_ = failure ? server_->others_gone() : server_->all_finished();
     if (told_ || (leave_at_ && now >= *leave_at_)) {
+      if (failure) server_->serve();  // now that the others are gone, this process's own rank is told
       told_ = true;
       changed_.notify_all();
       return;

@@ -78,13 +78,15 @@ void StopRequest::request(StopCause cause, const std::string& reason, bool own) 
   std::function<void(StopCause, const std::string&)> call;
   {
     const std::lock_guard lock(mutex_);
-    if (cause_.load() != StopCause::none) return;
+    if (first_cause_ != StopCause::none) return;
+    first_cause_ = cause;
     reason_ = reason;
     own_ = own;
-    cause_.store(cause);
     if (own) call = call_;
   }
+  // First the others, then requested(): the main thread may finish and leave as soon as it sees it.
   if (call) call(cause, reason);
+  cause_.store(cause, std::memory_order_release);
 }
 
 std::string StopRequest::reason() const {
@@ -101,7 +103,7 @@ void StopRequest::on_request(std::function<void(StopCause, const std::string&)> 
   {
     const std::lock_guard lock(mutex_);
     call_ = call;
-    cause = cause_.load();
+    cause = first_cause_;
     already = cause != StopCause::none && own_ && call;
     reason = reason_;
   }

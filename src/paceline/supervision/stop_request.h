@@ -52,6 +52,7 @@ class StopRequest {
 
   std::atomic<StopCause> cause_{StopCause::none};
   mutable std::mutex mutex_;
+  StopCause first_cause_ = StopCause::none;  ///< set before cause_
   std::string reason_;
   bool own_ = false;
   std::function<void(StopCause, const std::string&)> call_;
