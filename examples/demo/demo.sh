@@ -27,16 +27,17 @@ step "3 of 7: which layout? (this machine is measured first, once)"
 show "$paceline" plan "$settings"
 
 step "4 of 7: training on four ranks; half-way one of them is killed"
-show "$paceline" train "$settings" --nproc 4 &
+printf '$ %s\n' "$paceline train $settings --nproc 4" >&2
+"$paceline" train "$settings" --nproc 4 &
 launcher=$!
 steps_done() { [[ -f $run/metrics.jsonl ]] && wc -l <"$run/metrics.jsonl" || echo 0; }
 until (($(steps_done) >= 160)) || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.2; done
 kill -0 "$launcher" 2>/dev/null || { wait "$launcher"; exit $?; }
 
 step "5 of 7: kill -9 of one rank at step $(steps_done)"
-victim=$(pgrep -P "$launcher" | sed -n 3p)
+read -r -a ranks <"/proc/$launcher/task/$launcher/children"
 killed=$SECONDS
-kill -9 "$victim"
+kill -9 "${ranks[2]}"
 wait "$launcher" && { echo "the run should have failed" >&2; exit 1; } || code=$?
 ((SECONDS - killed <= 10)) || { echo "the others took longer than 10 s to end" >&2; exit 1; }
 printf 'all ranks ended %d s after the kill, exit code %d\n' $((SECONDS - killed)) "$code" >&2

@@ -84,7 +84,7 @@ Setting setting(const std::string& key, const std::string& unit, Access access, 
   row.text = [access](const RunSettings& settings) { return toml_text(access(const_cast<RunSettings&>(settings))); };
   row.assign = [access, type = row.type, key](RunSettings& settings, const void* node, const std::string& where) {
     if (!read_node(*static_cast<const toml::node*>(node), access(settings))) {
-      refuse("{}: {} must be a {}", where, key, type);
+      refuse("{}: {} must be {} {}", where, key, type.starts_with("integer") ? "an" : "a", type);
     }
   };
   return row;
