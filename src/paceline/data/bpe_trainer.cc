@@ -53,14 +53,13 @@ class Trainer {
     symbols_.insert(symbols_.end(), symbols.begin(), symbols.end());
   }
 
-  /// Grows `tokens` to `end` of them and returns the merges. Two merges may give the same token.
+  /// Grows `tokens` to `end` of them and returns the merges. No two give the same token: what is inside a token was
+  /// merged without regard to what is around it, so equal bytes were merged in the same way.
   std::vector<BpeVocabulary::Merge> train(std::vector<std::string>& tokens, std::size_t end) {
     for (std::uint32_t word = 0; word < words_.size(); ++word) {
       for (std::uint32_t i = 0; i + 1 < words_[word].length; ++i) count_pair(word, i);
     }
     for (const auto& [pair, state] : pairs_) queue_.push({state.count, pair});
-    std::unordered_map<std::string, std::int32_t> ids;
-    for (std::size_t id = 0; id < tokens.size(); ++id) ids.emplace(tokens[id], static_cast<std::int32_t>(id));
     std::vector<BpeVocabulary::Merge> merges;
     while (tokens.size() < end && !queue_.empty()) {
       const Candidate best = queue_.top();
@@ -74,10 +73,8 @@ class Trainer {
       if (count < least_pair_count) break;
       const auto left = static_cast<std::int32_t>(best.pair >> 32);
       const auto right = static_cast<std::int32_t>(best.pair & 0xFFFFFFFFU);
-      const std::string token = tokens[static_cast<std::size_t>(left)] + tokens[static_cast<std::size_t>(right)];
-      const auto [entry, is_new] = ids.emplace(token, static_cast<std::int32_t>(tokens.size()));
-      if (is_new) tokens.push_back(token);
-      const std::int32_t merged = entry->second;
+      const auto merged = static_cast<std::int32_t>(tokens.size());
+      tokens.push_back(tokens[static_cast<std::size_t>(left)] + tokens[static_cast<std::size_t>(right)]);
       merges.push_back({left, right, merged});
       const std::vector<std::uint32_t> places = std::move(found->second.words);
       pairs_.erase(found);
