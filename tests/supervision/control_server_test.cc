@@ -314,7 +314,7 @@ TEST(ControlServer, ADeadlockNamesWhoWaitsForWhom) {
   const auto failure = server.wait_for_failure(4);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->kind, RankFailure::Kind::deadlock);
-  EXPECT_THAT(failure->reason, AllOf(HasSubstr("rank 0 in step 3, receive for rank 1"), HasSubstr("rank 1 in step 3, barrier for its peers")));
+  EXPECT_THAT(failure->reason, AllOf(HasSubstr("rank 0 for rank 1 in step 3, receive"), HasSubstr("rank 1 for its peers in step 3, barrier")));
 }
 
 TEST(ControlServer, ABlamedRankThatDiesIsTheCause) {

@@ -1,8 +1,12 @@
 #include "paceline/supervision/launch_environment.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <map>
 
 #include "paceline/base/error.h"
@@ -189,6 +193,29 @@ TEST(LaunchEnvironment, RunsAreTold) {
   const auto local = detect(with(torchrun, {{"PACELINE_CONTROL", "127.0.0.1:9"}, {"PACELINE_RUN_ID", "abc"}, {"PACELINE_STORE_SOCKET", "7"}}));
   EXPECT_EQ(local.run_id, "abc");
   EXPECT_EQ(local.store_socket, 7);
+}
+
+TEST(LaunchEnvironment, RealMpirun) {
+  if (::access("/usr/bin/mpirun", X_OK) != 0) GTEST_SKIP() << "no mpirun";
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command = fmt::format(
+      "env -u RANK -u WORLD_SIZE OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 /usr/bin/mpirun --oversubscribe -n 2 "
+      "{} --gtest_also_run_disabled_tests --gtest_filter=TestRole.DISABLED_detect 2>&1", program);
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string output;
+  char block[4096];
+  for (std::size_t got; (got = ::fread(block, 1, sizeof block, pipe)) > 0;) output.append(block, got);
+  EXPECT_EQ(::pclose(pipe), 0) << output;
+  EXPECT_THAT(output, HasSubstr("rank 0 local 0/2 of 2 ranks, from OMPI_* at 127.0.0.1:"));
+  EXPECT_THAT(output, HasSubstr("rank 1 local 1/2 of 2 ranks, from OMPI_* at 127.0.0.1:"));
+  const auto port_of = [&](const std::string& rank) {
+    const auto line = output.find("rank " + rank + " local");
+    const auto colon = output.find(':', line);
+    return output.substr(colon, output.find('\n', colon) - colon);
+  };
+  EXPECT_EQ(port_of("0"), port_of("1"));
+  EXPECT_NE(port_of("0"), ":0");
 }
 
 TEST(LaunchEnvironment, EmptyValuesCountAsUnset) { EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).source, "none"); }

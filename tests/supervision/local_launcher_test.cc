@@ -201,9 +201,9 @@ TEST_F(LocalLauncher, TheRanksDieWithTheLauncher) {
 }
 
 TEST_F(LocalLauncher, APausedRunGoesOn) {
-  start(2, {{"TEST_FAULT", "-1 end"}});
+  start(2, {{"TEST_FAULT", "-1 end"}, {"TEST_SILENCE_S", "2.2"}});
   run_->signal(SIGTSTP);  // Ctrl-Z
-  std::this_thread::sleep_for(std::chrono::milliseconds(6500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3000));
   EXPECT_EQ(run_->wait(0.1), std::nullopt);
   run_->signal(SIGCONT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -233,9 +233,7 @@ TEST_F(LocalLauncher, StrangersAtTheControlPort) {
 
 TEST_F(LocalLauncher, TwoRunsAtOnceDoNotMeet) {
   start(2, {{"TEST_FAULT", "-1 end"}});
-  TestFolder* const first = &folder_;
-  std::filesystem::create_directories(*first / "second");
-  struct Second : TestFolder {};
+  std::filesystem::create_directories(folder_ / "second");
   TestProcess second("launcher", folder_, {{"TEST_NPROC", "2"}, {"TEST_ROLE", "plain"}}, "second/run");
   EXPECT_EQ(second.wait(10), 0);
   const auto variable = [&](int rank, const std::string& name) {
@@ -270,6 +268,35 @@ TEST_F(LocalLauncher, ThreadsAreShared) {
   go();
   EXPECT_EQ(code(), 0);
   EXPECT_THAT(log(1), HasSubstr("works with 7 threads"));
+}
+
+TEST_F(LocalLauncher, AViewerThatDoesNotReadHoldsNothingUp) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  Descriptor read_end(ends[0]), write_end(ends[1]);
+  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run", write_end.get());
+  write_end.reset();
+  go();
+  EXPECT_TRUE(wait_until(10, [&] { return processes_of(folder_.path()) == std::vector<pid_t>{run_->pid()}; }));
+  std::string all;
+  char block[65536];
+  for (ssize_t got; (got = ::read(read_end.get(), block, sizeof block)) > 0;) all.append(block, static_cast<std::size_t>(got));
+  EXPECT_EQ(code(), 0);
+  EXPECT_THAT(all, HasSubstr(std::string(300000, 'x') + "end of chatter\n"));
+  EXPECT_THAT(log(0), HasSubstr("xend of chatter\n"));
+}
+
+TEST_F(LocalLauncher, AViewerThatLeavesEndsNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  Descriptor read_end(ends[0]), write_end(ends[1]);
+  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run", write_end.get());
+  write_end.reset();
+  rank_pid(folder_, 1);
+  read_end.reset();
+  go();
+  EXPECT_EQ(code(), 0);
+  EXPECT_THAT(log(0), HasSubstr("xend of chatter\n"));
 }
 
 TEST_F(LocalLauncher, AnImpossibleNumberOfRanksIsRefused) {

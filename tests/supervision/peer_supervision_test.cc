@@ -66,7 +66,7 @@ TEST_F(PeerSupervision, ADeadRankZeroIsNamedByAll) {
 }
 
 TEST_F(PeerSupervision, AFrozenRankZeroIsNamedByAll) {
-  start(3);
+  start(3, {{"TEST_SILENCE_S", "2"}});
   ::kill(pids_[0], SIGSTOP);
   for (const int rank : {1, 2}) {
     EXPECT_EQ(code(rank), 1);
@@ -77,7 +77,7 @@ TEST_F(PeerSupervision, AFrozenRankZeroIsNamedByAll) {
 }
 
 TEST_F(PeerSupervision, AFrozenRankIsNamedAndEndsWhenItWakes) {
-  start(3);
+  start(3, {{"TEST_SILENCE_S", "2"}});
   ::kill(pids_[2], SIGSTOP);
   EXPECT_EQ(code(0), 1);
   EXPECT_EQ(code(1), 1);

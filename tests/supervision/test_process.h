@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -71,11 +72,11 @@ inline std::vector<pid_t> processes_of(const std::filesystem::path& folder) {
   return found;
 }
 
-/// This test program again, in a role of test_roles_test.cc.
+/// This test program again, in a role of test_roles_test.cc; its standard output goes to `shown` or a file.
 class TestProcess {
  public:
   TestProcess(const std::string& role, const TestFolder& folder, const std::map<std::string, std::string>& variables,
-              const std::string& name = "run")
+              const std::string& name = "run", int shown = -1)
       : folder_(folder.path()), name_(name) {
     const auto open = [&](const char* suffix) {
       return Descriptor(::open((folder_ / (name + suffix)).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -86,11 +87,10 @@ class TestProcess {
     for (char** entry = environ; *entry != nullptr; ++entry) start.environment.emplace_back(*entry);
     start.environment.push_back("TEST_FOLDER=" + folder_.string());
     for (const auto& [key, value] : variables) start.environment.push_back(key + "=" + value);
-    start.output = output.get();
+    start.output = shown >= 0 ? shown : output.get();
     start.errors = errors.get();
     sigemptyset(&start.signal_mask);
     pid_ = start_child(start);
-    started_ = monotonic_seconds();
   }
   ~TestProcess() {
     if (!status_) {
@@ -124,7 +124,6 @@ class TestProcess {
   std::filesystem::path folder_;
   std::string name_;
   pid_t pid_ = 0;
-  double started_ = 0;
   std::optional<int> status_;
 };
 

@@ -47,6 +47,7 @@ int work(const std::filesystem::path& folder) {
 
   SupervisionOptions options;
   options.hang_timeout_s = std::stod(variable("TEST_HANG_S", "120"));
+  options.silence_s = std::stod(variable("TEST_SILENCE_S", "5"));
   RankSupervision supervision(launch, files_in(folder), stop, options);
   Activity& activity = supervision.activity();
   std::cout << "rank " << launch.rank << " works with " << variable("OMP_NUM_THREADS") << " threads" << std::endl;
@@ -57,6 +58,10 @@ int work(const std::filesystem::path& folder) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     if (!std::filesystem::exists(folder / "go")) continue;
     if (what == "end") break;
+    if (what == "chatter") {
+      if (launch.rank == 0) std::cout << std::string(300000, 'x') << "end of chatter" << std::endl;
+      break;
+    }
     if (faulty == launch.rank) {
       if (what == "exit3") std::_Exit(3);
       if (what == "leave") std::_Exit(0);
@@ -97,10 +102,18 @@ TEST(TestRole, DISABLED_launcher) {
   options.log_folder = std::filesystem::path(variable("TEST_FOLDER")) / "logs";
   options.grace_s = std::stod(variable("TEST_GRACE_S", "8"));
   options.hang_timeout_s = std::stod(variable("TEST_HANG_S", "120"));
+  options.silence_s = std::stod(variable("TEST_SILENCE_S", "5"));
   options.environment = {{"TEST_GIVEN", "yes"}};
   std::_Exit(launch_local(std::stoi(variable("TEST_NPROC", "2")),
                           {"rank", "--gtest_also_run_disabled_tests", "--gtest_filter=TestRole.DISABLED_" + variable("TEST_ROLE", "rank")},
                           options));
+}
+
+/// What a rank learns from its environment.
+TEST(TestRole, DISABLED_detect) {
+  const LaunchEnvironment launch = detect_launch();
+  std::cout << fmt::format("rank {} local {}/{} of {} at {}:{}\n", launch.rank, launch.local_rank, launch.local_world_size,
+                           launch.text(), launch.master_addr, launch.master_port);
 }
 
 /// A rank that knows nothing of supervision.

@@ -315,8 +315,8 @@ void ControlServer::watch_ranks(double now) {
     for (int rank = 0; rank < options_.world_size && named < 4; ++rank) {
       const RankState& state = ranks_[rank];
       if (state.finished) continue;
-      who += fmt::format("{}rank {} in {} for {}", named++ ? ", " : "", rank, state.activity,
-                         state.waiting_for >= 0 ? fmt::format("rank {}", state.waiting_for) : "its peers");
+      who += fmt::format("{}rank {} for {} in {}", named++ ? "; " : "", rank,
+                         state.waiting_for >= 0 ? fmt::format("rank {}", state.waiting_for) : "its peers", state.activity);
     }
     if (!ranks_[first_waiting].failed) {
       add_failure(RankFailure::Kind::deadlock, first_waiting, "");
