@@ -54,7 +54,7 @@ mkdir -p "$(dirname "$dest")"
 rm -rf "$dest.partial"
 mkdir "$dest.partial"
 (cd "$work/root/usr/share" && find doc debian-reference developers-reference -name '*.html' \
-  ! -path '*/_sources/*' ! -path '*/_static/*' ! -name 'genindex*' ! -name 'py-modindex*' ! -name 'search.html' \
+  ! -path '*/_sources/*' ! -path '*/_static/*' ! -name 'genindex*' ! -name 'py-modindex*' ! -name 'search.html' ! -name 'contents.html' \
   ! -name 'bookindex.html' ! -name '*-1.html' ! -name 'developers-reference.html' \( -type f -o -type l \) -print0 |
   tar --null --dereference --no-recursion -cf - -T -) | tar -xf - -C "$dest.partial"
 (cd "$work/deb" && ls -1) >"$dest.partial/packages.txt"

@@ -1,20 +1,20 @@
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "paceline/base/error.h"
+#include "paceline/base/progress.h"
+#include "paceline/base/version.h"
 #include "paceline/cli/command.h"
 #include "paceline/data/data_build.h"
 #include "paceline/data/document_reader.h"
+#include "paceline/data/indexed_shard.h"
 #include "paceline/data/mapped_file.h"
 #include "paceline/data/tokenizer_json.h"
 #include "paceline/data/utf8.h"
@@ -44,33 +44,20 @@ struct TokenizeOptions {
   std::string prefix;
 };
 
-/// One stage's progress on standard error: a line that is rewritten on a terminal, one line a stage elsewhere.
-class StageLines {
+/// A progress line for the stage that runs.
+class StageProgress {
  public:
   void show(std::string_view stage, std::int64_t done, std::int64_t total, std::string_view unit) {
-    const auto now = Clock::now();
     if (stage != stage_) {
       stage_ = stage;
-      begin_ = shown_ = now;
+      progress_.emplace(stage_, std::string(unit), total);
     }
-    const double seconds = std::chrono::duration<double>(now - begin_).count();
-    if (done >= total) {
-      fmt::print(stderr, "{}{}: {} {} in {:.1f} s{}\n", terminal_ ? "\r" : "", stage, total, unit, seconds,
-                 terminal_ ? "\x1b[K" : "");
-    } else if (terminal_ && now - shown_ > std::chrono::milliseconds(100)) {
-      shown_ = now;
-      const double rate = static_cast<double>(done) / std::max(seconds, 1e-3);
-      fmt::print(stderr, "\r{}: {} of {} {}, {:.0f}/s, {:.0f} s left\x1b[K", stage, done, total, unit, rate,
-                 static_cast<double>(total - done) / std::max(rate, 1e-3));
-    }
+    progress_->update(done);
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   std::string stage_;
-  Clock::time_point begin_;
-  Clock::time_point shown_;
+  std::optional<Progress> progress_;
 };
 
 void print_summary(const DataBuildResult& result, const std::string& folder) {
@@ -102,13 +89,14 @@ int build(const BuildOptions& options) {
   if (options.workers) settings.workers = *options.workers;
   const TraceContext trace = trace_context_from_environment(
       process_environment, {}, [](const std::string& notice) { fmt::print(stderr, "note: {}\n", notice); });
-  const DataProducer producer = {PACELINE_VERSION, trace.trace_id.hex(), trace.span_id.hex()};
-  StageLines lines;
+  const DataProducer producer = {program_version, trace.trace_id.hex(), trace.span_id.hex()};
+  std::optional<StageProgress> progress(std::in_place);
   const DataBuildResult result = build_data(
       settings, producer,
-      [&lines](std::string_view stage, std::int64_t done, std::int64_t total, std::string_view unit) {
-        lines.show(stage, done, total, unit);
+      [&progress](std::string_view stage, std::int64_t done, std::int64_t total, std::string_view unit) {
+        progress->show(stage, done, total, unit);
       });
+  progress.reset();  // ends its line
   if (options.json) {
     Json json = Json::parse(format_manifest(result.manifest));
     json["folder"] = settings.output_folder;

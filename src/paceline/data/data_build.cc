@@ -10,6 +10,7 @@
 
 #include "paceline/base/error.h"
 #include "paceline/base/philox.h"
+#include "paceline/base/replace_file.h"
 #include "paceline/data/bpe_trainer.h"
 #include "paceline/data/byte_bpe.h"
 #include "paceline/data/document_reader.h"
@@ -215,7 +216,7 @@ class DataBuilder {
     const auto held_out = write_shard("held_out", held_out_, folder);
     manifest_.bigram_held_out_loss = KneserNeyBigram(train, manifest_.vocabulary_size).loss(held_out);
     manifest_.data_version = data_version(manifest_.tokenizer, manifest_.shards);
-    write_hashed_file(folder / "ledger.json", format_ledger());
+    replace_file((folder / "ledger.json").string(), format_ledger());
     write_manifest(manifest_, folder);
     progress_("writing", 1, 1, "folders");
   }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/base/error.h"
+#include "paceline/base/replace_file.h"
 #include "paceline/data/mapped_file.h"
 
 namespace paceline {
@@ -118,7 +119,7 @@ std::string format_manifest(const DataManifest& manifest) {
 }
 
 void write_manifest(const DataManifest& manifest, const fs::path& folder) {
-  write_hashed_file(folder / "manifest.json", format_manifest(manifest));
+  replace_file((folder / "manifest.json").string(), format_manifest(manifest));
 }
 
 DataManifest read_manifest(const fs::path& folder) {
