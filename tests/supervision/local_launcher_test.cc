@@ -59,6 +59,7 @@ TEST_F(LocalLauncher, AllFinish) {
 
 TEST_F(LocalLauncher, AKilledRankIsNamedByAll) {
   start(4);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // a heartbeat or two
   ::kill(pids_[1], SIGKILL);
   EXPECT_EQ(code(), 128 + SIGKILL);
   const std::string gone = fmt::format("paceline: rank 1 (pid {}) is gone: killed by SIGKILL; ending rank ", pids_[1]);
@@ -268,6 +269,13 @@ TEST_F(LocalLauncher, ThreadsAreShared) {
   go();
   EXPECT_EQ(code(), 0);
   EXPECT_THAT(log(1), HasSubstr("works with 7 threads"));
+}
+
+TEST_F(LocalLauncher, WhatCannotBeExecutedIsSaid) {
+  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_BIG", "1"}});
+  EXPECT_EQ(code(), 127);
+  EXPECT_THAT(run_->errors(), HasSubstr("cannot execute /proc/self/exe as a rank"));
+  EXPECT_THAT(run_->last_line(), HasSubstr("failed with exit code 127"));
 }
 
 TEST_F(LocalLauncher, AViewerThatDoesNotReadHoldsNothingUp) {

@@ -104,6 +104,7 @@ TEST(TestRole, DISABLED_launcher) {
   options.hang_timeout_s = std::stod(variable("TEST_HANG_S", "120"));
   options.silence_s = std::stod(variable("TEST_SILENCE_S", "5"));
   options.environment = {{"TEST_GIVEN", "yes"}};
+  if (!variable("TEST_BIG").empty()) options.environment.emplace_back("BIG", std::string(1 << 22, 'x'));
   std::_Exit(launch_local(std::stoi(variable("TEST_NPROC", "2")),
                           {"rank", "--gtest_also_run_disabled_tests", "--gtest_filter=TestRole.DISABLED_" + variable("TEST_ROLE", "rank")},
                           options));

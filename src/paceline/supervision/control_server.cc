@@ -331,8 +331,8 @@ std::optional<RankFailure> ControlServer::first_failure() {
   const double now = monotonic_seconds();
   const auto culprit = std::find_if(failures_.begin(), failures_.end(), [](const Event& event) { return !event.blames; });
   if (culprit != failures_.end()) {
-    const bool lost = culprit->failure.kind == RankFailure::Kind::lost;
-    if (now - culprit->time >= (lost ? lost_settle_s : settle_s)) first_ = culprit->failure;
+    const bool launcher_knows = culprit->failure.kind == RankFailure::Kind::lost && options_.host_rank < 0;
+    if (now - culprit->time >= (launcher_knows ? lost_settle_s : settle_s)) first_ = culprit->failure;
   } else if (now - failures_.front().time >= options_.silence_s + settle_s) {
     // Nobody else has died or fallen silent: the accuser's own word is all there is.
     first_ = failures_.front().failure;
