@@ -125,6 +125,13 @@ TEST_F(SafetensorsFiles, RefusesMalformedHeadersNamingFileAndTensor) {
   }
 }
 
+TEST_F(SafetensorsFiles, ForeignNamesStayOnOneLine) {
+  const std::string message = refusal({R"({"a\n\u001b[31m":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})", 1});
+  EXPECT_THAT(message, HasSubstr("tensor 'a??[31m'"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_LT(refusal({R"({")" + std::string(100'000, 'x') + R"(":1})", 0}).size(), 1000U);
+}
+
 TEST_F(SafetensorsFiles, RefusesBrokenContainers) {
   EXPECT_THAT(refusal_of_bytes(""), HasSubstr("0 bytes, too short"));
   EXPECT_THAT(refusal_of_bytes("\1\0\0"), HasSubstr("too short"));

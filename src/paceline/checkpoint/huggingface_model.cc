@@ -42,10 +42,10 @@ std::map<std::string, std::vector<std::string>> read_index(const std::filesystem
   }
   std::map<std::string, std::vector<std::string>> files;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    if (!file.is_string()) fail("{}: weight_map['{}'] is no file name", path.string(), tensor);
+    if (!file.is_string()) fail("{}: weight_map['{}'] is no file name", path.string(), printable(tensor));
     const std::string name = file.get<std::string>();
     if (name.empty() || std::filesystem::path(name).filename() != name) {
-      fail("{}: tensor '{}' is said to be in '{}', outside the model's folder", path.string(), tensor, name);
+      fail("{}: tensor '{}' is said to be in '{}', outside the model's folder", path.string(), printable(tensor), printable(name));
     }
     files[name].push_back(tensor);
   }
@@ -106,7 +106,7 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& folder) : folder
     for (const SafetensorsTensor& tensor : file.tensors()) {
       const auto [place, is_new] = found_.insert({tensor.name, {files_.size() - 1, tensor.name}});
       if (!is_new) {
-        fail("tensor '{}' is in two shards: {} and {}", tensor.name, files_[place->second.file].path().string(),
+        fail("tensor '{}' is in two shards: {} and {}", printable(tensor.name), files_[place->second.file].path().string(),
              file.path().string());
       }
     }
@@ -151,7 +151,7 @@ void HuggingFaceModel::match(const std::vector<GlobalTensor>& expected) {
     }
     const auto shape = shapes.find(full);
     if (shape == shapes.end()) {
-      fail("{}: tensor '{}' is unexpected: the model that {} describes does not take it", file.path().string(), name,
+      fail("{}: tensor '{}' is unexpected: the model that {} describes does not take it", file.path().string(), printable(name),
            (folder_ / "config.json").string());
     }
     if (!matched_.insert({full, place}).second) {

@@ -174,7 +174,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (array_ == Array::offsets) return offsets_.push_back(value), true;
     if (array_ != Array::shape) return unexpected(fmt::format("the number {}", value));
     if (value > static_cast<std::uint64_t>(INT64_MAX)) {
-      fail("{}: tensor '{}' has a dimension of {}: too large", path_.string(), tensor_.name, value);
+      fail("{}: tensor '{}' has a dimension of {}: too large", path_.string(), printable(tensor_.name), value);
     }
     tensor_.shape.push_back(static_cast<std::int64_t>(value));
     return true;
@@ -182,9 +182,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (skipped()) return true;
     if (in_metadata_) return header.metadata[key_] = value, true;
-    if (depth_ != 2 || field_ != "dtype") return unexpected(fmt::format("the string '{}'", value));
+    if (depth_ != 2 || field_ != "dtype") return unexpected(fmt::format("the string '{}'", printable(value)));
     if (!parse_element_type(value, tensor_.type)) {
-      fail("{}: tensor '{}' has the unknown dtype '{}'", path_.string(), tensor_.name, value);
+      fail("{}: tensor '{}' has the unknown dtype '{}'", path_.string(), printable(tensor_.name), printable(value));
     }
     return true;
   }
@@ -221,20 +221,20 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& value) override {
     if (unknown_field_) return true;
     if (depth_ == 1) {
-      if (!names_.insert(value).second) fail("{}: the header names '{}' twice", path_.string(), value);
+      if (!names_.insert(value).second) fail("{}: the header names '{}' twice", path_.string(), printable(value));
       key_ = value;
     } else if (in_metadata_) {
-      if (header.metadata.contains(value)) fail("{}: the metadata names '{}' twice", path_.string(), value);
+      if (header.metadata.contains(value)) fail("{}: the metadata names '{}' twice", path_.string(), printable(value));
       key_ = value;
     } else {
-      if (!fields_.insert(value).second) fail("{}: tensor '{}' gives '{}' twice", path_.string(), tensor_.name, value);
+      if (!fields_.insert(value).second) fail("{}: tensor '{}' gives '{}' twice", path_.string(), printable(tensor_.name), printable(value));
       field_ = value;
       unknown_field_ = value != "dtype" && value != "shape" && value != "data_offsets";
     }
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    fail("{}: the header is not valid JSON at its byte {} ({})", path_.string(), position, error.what());
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    fail("{}: the header is not valid JSON at its byte {}", path_.string(), position);
   }
 
  private:
@@ -253,20 +253,20 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool unexpected(const std::string& what) const {
     if (depth_ == 0) fail("{}: the header is {} instead of an object", path_.string(), what);
     if (in_metadata_) {
-      fail("{}: the metadata '{}' is {}: only strings are allowed", path_.string(), key_, what);
+      fail("{}: the metadata '{}' is {}: only strings are allowed", path_.string(), printable(key_), what);
     }
     if (depth_ == 1 && key_ == "__metadata__") {
       fail("{}: the metadata is {} instead of an object of strings", path_.string(), what);
     }
-    if (depth_ == 1) fail("{}: tensor '{}' is {} instead of an object", path_.string(), key_, what);
-    fail("{}: tensor '{}': {} where '{}' was expected", path_.string(), tensor_.name, what, field_);
+    if (depth_ == 1) fail("{}: tensor '{}' is {} instead of an object", path_.string(), printable(key_), what);
+    fail("{}: tensor '{}': {} where '{}' was expected", path_.string(), printable(tensor_.name), what, printable(field_));
   }
   void finish_tensor() {
     for (const char* field : {"dtype", "shape", "data_offsets"}) {
-      if (!fields_.contains(field)) fail("{}: tensor '{}' has no '{}'", path_.string(), tensor_.name, field);
+      if (!fields_.contains(field)) fail("{}: tensor '{}' has no '{}'", path_.string(), printable(tensor_.name), field);
     }
     if (offsets_.size() != 2) {
-      fail("{}: tensor '{}' has {} data offsets instead of 2", path_.string(), tensor_.name, offsets_.size());
+      fail("{}: tensor '{}' has {} data offsets instead of 2", path_.string(), printable(tensor_.name), offsets_.size());
     }
     tensor_.begin = offsets_[0];
     tensor_.end = offsets_[1];
@@ -289,6 +289,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
+std::string printable(std::string_view name) {
+  constexpr std::size_t longest = 300;
+  std::string text;
+  for (const char c : name.substr(0, longest)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
+  return name.size() > longest ? text + "..." : text;
+}
+
 SafetensorsHeader parse_safetensors_header(std::span<const char> text, std::uint64_t data_bytes,
                                            const std::filesystem::path& path) {
   const std::string where = path.string();
@@ -306,22 +313,22 @@ SafetensorsHeader parse_safetensors_header(std::span<const char> text, std::uint
   const std::string* before = nullptr;
   for (const SafetensorsTensor& tensor : header.tensors) {
     if (tensor.end < tensor.begin) {
-      fail("{}: tensor '{}' ends at byte {} before it begins at {}", where, tensor.name, tensor.end, tensor.begin);
+      fail("{}: tensor '{}' ends at byte {} before it begins at {}", where, printable(tensor.name), tensor.end, tensor.begin);
     }
     if (tensor.begin < expected) {
-      fail("{}: tensor '{}' begins at byte {}, inside tensor '{}' that ends at {}", where, tensor.name, tensor.begin,
-           *before, expected);
+      fail("{}: tensor '{}' begins at byte {}, inside tensor '{}' that ends at {}", where, printable(tensor.name), tensor.begin,
+           printable(*before), expected);
     }
     if (tensor.begin > expected) {
-      fail("{}: {} bytes before tensor '{}' belong to no tensor", where, tensor.begin - expected, tensor.name);
+      fail("{}: {} bytes before tensor '{}' belong to no tensor", where, tensor.begin - expected, printable(tensor.name));
     }
     std::uint64_t bytes = 0;
     if (!tensor_bytes(tensor.type, tensor.shape, bytes)) {
-      fail("{}: tensor '{}' of dtype {} and shape {} has no size in whole bytes below 2^64", where, tensor.name,
+      fail("{}: tensor '{}' of dtype {} and shape {} has no size in whole bytes below 2^64", where, printable(tensor.name),
            element_type_name(tensor.type), shape_text(tensor.shape));
     }
     if (tensor.end - tensor.begin != bytes) {
-      fail("{}: tensor '{}' of dtype {} and shape {} needs {} bytes, but its offsets span {}", where, tensor.name,
+      fail("{}: tensor '{}' of dtype {} and shape {} needs {} bytes, but its offsets span {}", where, printable(tensor.name),
            element_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.end - tensor.begin);
     }
     if (tensor.end > data_bytes) {
