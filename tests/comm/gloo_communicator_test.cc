@@ -3,6 +3,7 @@
 #include "paceline/base/error.h"
 #include "paceline/comm/communicator_set.h"
 #include "paceline/comm/network_address.h"
+#include "paceline/comm/shared_memory_transport.h"
 #include "paceline/comm/thread_communicator.h"
 
 #include <ATen/ops/full.h>
@@ -201,11 +202,12 @@ TEST(GlooTransport, AReceiveEndsAtItsTimeLimitNamingTheRank) {
 /// One rank as a process of its own: this program again, running the disabled test below.
 class RankProcess {
  public:
-  RankProcess(int rank, int world_size, int port, const std::string& folder)
+  RankProcess(int rank, int world_size, int port, const std::string& folder, bool shares_memory)
       : output_(folder + "/rank" + std::to_string(rank)) {
     const std::vector<std::string> variables = {"TEST_RANK=" + std::to_string(rank),
                                                 "TEST_WORLD_SIZE=" + std::to_string(world_size),
-                                                "TEST_PORT=" + std::to_string(port), "TEST_OUTPUT=" + output_};
+                                                "TEST_PORT=" + std::to_string(port), "TEST_OUTPUT=" + output_,
+                                                shares_memory ? "TEST_SHARES_MEMORY=1" : "TEST_NETWORK=1"};
     std::vector<char*> environment;
     for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
     for (const std::string& variable : variables) environment.push_back(const_cast<char*>(variable.c_str()));
@@ -257,10 +259,11 @@ TEST(RankProcess, DISABLED_Main) {
   std::ofstream output(std::getenv("TEST_OUTPUT"));
   try {
     const int rank = std::atoi(std::getenv("TEST_RANK"));
-    CommunicatorSet set(connect_gloo({.rank = rank, .world_size = std::atoi(std::getenv("TEST_WORLD_SIZE")),
-                                      .master_port = std::atoi(std::getenv("TEST_PORT")), .run_id = "processes",
-                                      .connect_timeout = 60s}),
-                        Layout{.dp = 3});
+    auto transport = connect_gloo({.rank = rank, .world_size = std::atoi(std::getenv("TEST_WORLD_SIZE")),
+                                   .master_port = std::atoi(std::getenv("TEST_PORT")), .run_id = "processes",
+                                   .connect_timeout = 60s});
+    if (std::getenv("TEST_SHARES_MEMORY") != nullptr) transport = share_memory(transport, 60s);
+    CommunicatorSet set(std::move(transport), Layout{.dp = 3});
     set.world().barrier();
     output << "joined\n" << std::flush;
     at::Tensor value = at::zeros({5});
@@ -273,15 +276,19 @@ TEST(RankProcess, DISABLED_Main) {
   }
 }
 
-TEST(GlooTransport, AKilledRankEndsTheOthersNamingIt) {
+class KilledRank : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Backends, KilledRank, testing::Bool(),
+                         [](const auto& info) { return info.param ? "SharedMemory" : "Gloo"; });
+
+TEST_P(KilledRank, EndsTheOthersWhichNameIt) {
   const std::string folder = testing::TempDir() + "paceline_ranks_" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   {
     int port = 0;
     { port = listen_as_master("127.0.0.1", 0).port(); }
-    RankProcess zero(0, 3, port, folder);
-    RankProcess one(1, 3, port, folder);
-    RankProcess two(2, 3, port, folder);
+    RankProcess zero(0, 3, port, folder, GetParam());
+    RankProcess one(1, 3, port, folder, GetParam());
+    RankProcess two(2, 3, port, folder, GetParam());
     const auto begin = steady_clock::now();
     for (const RankProcess* process : {&zero, &one, &two}) {
       while (process->output().find("joined") == std::string::npos && seconds_since(begin) < 60) {
