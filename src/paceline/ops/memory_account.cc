@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -18,13 +19,14 @@ namespace {
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 constexpr std::size_t page = 4096;
 constexpr std::size_t kept_from = 64 << 10;      // smaller blocks are left to malloc
-constexpr std::size_t mapped_from = huge_page;   // from here on blocks are mapped, on huge pages where the system has them
+constexpr std::size_t mapped_from = huge_page;   // such capacities are mapped, on huge pages where the system has them
 
 /// Stands right before the data.
 struct alignas(64) Block {
+  void* memory;  ///< where the system's memory begins
   AccountState* state;
   std::size_t asked;     ///< what the tensor wanted
-  std::size_t capacity;  ///< with this header, rounded
+  std::size_t capacity;  ///< from `memory` on
   MemoryClass memory_class;
 };
 static_assert(sizeof(Block) == 64);
@@ -33,8 +35,16 @@ Block* block_of(void* data) { return static_cast<Block*>(data) - 1; }
 void* data_of(Block* block) { return block + 1; }
 
 std::size_t rounded(std::size_t asked) {
-  const std::size_t unit = asked >= (std::size_t{1} << 20) ? 16 * page : asked >= kept_from ? page : 64;
-  return (asked + sizeof(Block) + unit - 1) / unit * unit;
+  const bool large = asked >= mapped_from / 2;
+  const std::size_t unit = large ? 16 * page : asked >= kept_from ? page : 64;
+  return (asked + sizeof(Block) + (large ? page : 0) + unit - 1) / unit * unit;  // room for shift_in_page
+}
+
+/// Where in its first page a mapped block starts. Were all tensors at the same place in their pages, a loop over several
+/// of them would take loads for dependent on stores to other tensors whose addresses end in the same 12 bits.
+std::size_t shift_in_page() {
+  static std::atomic<std::size_t> count{0};
+  return count.fetch_add(1, std::memory_order_relaxed) * 13 % 64 * 64;
 }
 
 /// Fresh memory on a huge page's boundary.
@@ -52,15 +62,19 @@ void* map_memory(std::size_t size) {
 }
 
 Block* take_from_system(std::size_t capacity) {
-  void* memory = capacity >= mapped_from ? map_memory(capacity) : std::aligned_alloc(64, capacity);
-  return static_cast<Block*>(memory);
+  const bool mapped = capacity >= mapped_from;
+  void* memory = mapped ? map_memory(capacity) : std::aligned_alloc(64, capacity);
+  if (memory == nullptr) return nullptr;
+  Block* block = reinterpret_cast<Block*>(static_cast<char*>(memory) + (mapped ? shift_in_page() : 0));
+  block->memory = memory;
+  return block;
 }
 
 void give_to_system(Block* block) {
   if (block->capacity >= mapped_from) {
-    munmap(block, block->capacity);
+    munmap(block->memory, block->capacity);
   } else {
-    std::free(block);
+    std::free(block->memory);
   }
 }
 
@@ -136,7 +150,7 @@ void* allocate_block(std::size_t asked) {
     state->count(current_class, static_cast<int64_t>(asked));
     ++state->references;
   }
-  *block = {state, asked, capacity, current_class};
+  *block = {block->memory, state, asked, capacity, current_class};
   return data_of(block);
 }
 

@@ -25,7 +25,8 @@ struct Factors {
 };
 
 template <typename T>
-PACELINE_INLINE void update_body(T* p, const T* g, T* m, T* v, int64_t count, const Factors<T>& f) {
+PACELINE_INLINE void update_body(T* p, const T* g, T* m, T* v, int64_t count, const Factors<T>& factors) {
+  const Factors<T> f = factors;  // a copy: stores to the buffers cannot change it
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * f.multiplier;
