@@ -31,11 +31,11 @@ void check_learning_rate(const LearningRateSettings& settings) {
            settings.minimum);
   if (settings.total_steps < 1) refuse("a schedule needs at least 1 step, not {}", settings.total_steps);
   if (settings.warmup_steps < 0 || settings.warmup_steps > settings.total_steps)
-    refuse("the warm-up of {} steps does not fit into the schedule's {} steps", settings.warmup_steps,
+    refuse("learning_rate.warmup_steps {} is more than train.steps {}: shorten the warm-up or train longer", settings.warmup_steps,
            settings.total_steps);
   if (settings.shape == DecayShape::wsd &&
       (settings.decay_steps < 0 || settings.warmup_steps + settings.decay_steps > settings.total_steps))
-    refuse("a warm-up of {} and a decay of {} steps do not fit into the schedule's {} steps", settings.warmup_steps,
+    refuse("learning_rate.warmup_steps {} and learning_rate.decay_steps {} together are more than train.steps {}", settings.warmup_steps,
            settings.decay_steps, settings.total_steps);
 }
 

@@ -86,6 +86,7 @@ NameTable Executor::span_names() {
   for (int kind = 0; kind <= last_operation_kind; ++kind) {
     names.intern(operation_kind_name(static_cast<OperationKind>(kind)));
   }
+  for (const char* scalar : {"loss", "grad_norm", "tokens_per_s", "memory_bytes"}) names.intern(scalar);
   return names;
 }
 

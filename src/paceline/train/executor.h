@@ -69,7 +69,7 @@ class Executor {
   /// Told before each action: what supervision shows of a rank. `waits` marks actions that depend on other ranks.
   void set_progress(std::function<void(const Action&, bool waits)> progress) { progress_ = std::move(progress); }
 
-  /// Interns every span name that an executor of this program uses.
+  /// The names of an executor's spans, and of the scalars that the run records beside them.
   static NameTable span_names();
 
  private:

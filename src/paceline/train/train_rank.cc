@@ -4,6 +4,7 @@
 #include "paceline/base/progress.h"
 #include "paceline/base/version.h"
 #include "paceline/checkpoint/checkpoint.h"
+#include "paceline/checkpoint/durable_file.h"
 #include "paceline/checkpoint/huggingface_model.h"
 #include "paceline/cluster/profile.h"
 #include "paceline/comm/communicator_set.h"
@@ -184,6 +185,11 @@ class RankTraining {
     if (rank_ == 0) {
       remove_unfinished_saves(folder_);
       write_text(folder_ / "settings.toml", to_toml(run_.settings));
+      // With its tokenizer a run's folder is whole: `convert` and `generate` need nothing else.
+      const std::filesystem::path tokenizer = std::filesystem::path(run_.settings.data.folder) / run_.manifest.tokenizer_file;
+      if (std::filesystem::is_regular_file(tokenizer)) {
+        write_durably(folder_ / "tokenizer.json", read_text(tokenizer));
+      }
       nlohmann::ordered_json document = plan_document(plan);
       document["traceparent"] = format_traceparent(identity_.trace.for_child());
       document["run_id"] = identity_.run_id;
@@ -375,6 +381,12 @@ class RankTraining {
                                       {"communication_wait_s", result.communication_wait_s}};
     if (held_out_loss) metrics["eval_loss"] = number(*held_out_loss);
     metrics_->append(metrics);
+    NameTable names = Executor::span_names();
+    RecorderLane& lane = recorder_->lane(TraceLane::host);
+    lane.scalar(names.intern("loss"), result.loss);
+    lane.scalar(names.intern("grad_norm"), result.gradient_norm);
+    lane.scalar(names.intern("tokens_per_s"), tokens_per_s);
+    lane.scalar(names.intern("memory_bytes"), memory);
     const std::string loss = result.valid_targets > 0 ? fmt::format("loss {:.4f}", result.loss) : std::string("no targets");
     progress_->update(step, fmt::format("{}  norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.4f} TFLOP/s  mfu {:.1f} %", loss,
                                         result.gradient_norm, rate, tokens_per_s, flops / 1e12, 100 * flops / peak_flops_));
