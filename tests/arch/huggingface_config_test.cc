@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <map>
+
 namespace paceline {
 namespace {
 
@@ -94,6 +96,11 @@ TEST(HuggingFaceConfig, RopeOfOldAndNewTransformers) {
   json incomplete = scaling;
   incomplete.erase("low_freq_factor");
   EXPECT_THAT(refusal(with(llama(), "rope_scaling", incomplete)), AllOf(HasSubstr("rope_scaling"), HasSubstr("no 'low_freq_factor'")));
+  for (const auto& [key, value] : std::map<std::string, double>{{"factor", 0.5}, {"low_freq_factor", 4.0}, {"high_freq_factor", 1.0}}) {
+    json bad = scaling;
+    bad[key] = value;
+    EXPECT_THAT(refusal(with(llama(), "rope_scaling", bad)), AllOf(HasSubstr("rope_scaling"), HasSubstr("high_freq_factor")));
+  }
   json contradiction = with(old, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}});
   EXPECT_THAT(refusal(contradiction), HasSubstr("contradict"));
   contradiction = with(with(llama(), "rope_theta", 10000.0), "rope_parameters", {{"rope_theta", 20000.0}});

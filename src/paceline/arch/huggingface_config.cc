@@ -106,6 +106,13 @@ void read_rope(const Keys& keys, HuggingFaceConfig& config) {
           .high_freq_factor = rope.number("high_freq_factor"),
           .original_max_position_embeddings = rope.integer("original_max_position_embeddings"),
       };
+      const RopeScaling& scaling = *model.rope_scaling;
+      if (!(scaling.factor >= 1) || !(scaling.low_freq_factor > 0) || !(scaling.high_freq_factor > scaling.low_freq_factor) ||
+          scaling.original_max_position_embeddings < 1) {
+        fail("{}: factor must be at least 1, high_freq_factor above low_freq_factor above 0 and "
+             "original_max_position_embeddings at least 1",
+             rope.where());
+      }
     } else if (type != "default") {
       fail("{}: {} of type '{}' is not built: 'default' and 'llama3' are", keys.where(), key, type);
     }
