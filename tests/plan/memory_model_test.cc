@@ -25,7 +25,7 @@ TEST(StageMemory, OneLayerByHand) {
   EXPECT_EQ(memory.gradients, (elements + 3 * 8) * 4);
   EXPECT_EQ(memory.parameters, memory.gradients);
   EXPECT_EQ(memory.optimizer, 2 * memory.gradients);
-  EXPECT_EQ(memory.workspace, 3 * 4 * 4);
+  EXPECT_EQ(memory.workspace, 3 * 4 * (4 + 8));
   EXPECT_EQ(memory.total(), memory.activations + 4 * memory.gradients + memory.workspace);
 }
 
@@ -66,7 +66,10 @@ TEST(StageMemory, DoublePrecisionDoublesAllButTheSamples) {
   const StageMemory single = stage_memory(build_training_step(settings), 0);
   settings.precision = "fp64";
   const StageMemory twice = stage_memory(build_training_step(settings), 0);
-  EXPECT_EQ(twice.total() - samples, 2 * (single.total() - samples));
+  EXPECT_EQ(twice.activations - samples, 2 * (single.activations - samples));
+  EXPECT_EQ(twice.parameters, 2 * single.parameters);
+  EXPECT_EQ(twice.gradients, 2 * single.gradients);
+  EXPECT_EQ(twice.optimizer, 2 * single.optimizer);
 }
 
 StepSettings large_step(ModelConfig model, Layout layout) {

@@ -6,6 +6,7 @@
 #include "paceline/plan/explain.h"
 #include "paceline/plan/plan_document.h"
 #include "paceline/plan/quantity_text.h"
+#include "paceline/run/prepared_run.h"
 #include "paceline/supervision/usable_cores.h"
 
 #include <CLI/CLI.hpp>
@@ -26,13 +27,13 @@ struct PlanOptions {
   std::string explain;
 };
 
+/// The model's shape; the data is read only where the size of the vocabulary must come from it.
 ModelConfig planned_model(const RunSettings& settings) {
-  if (settings.model.vocab_size == 0 && settings.data.folder.empty()) {
+  const bool is_described = settings.model.vocab_size > 0 || !settings.model.from.empty();
+  if (!is_described && settings.data.folder.empty()) {
     refuse("model.vocab_size is 0 and data.folder is empty: the size of the vocabulary comes from one of them");
   }
-  const std::int64_t vocabulary =
-      settings.model.vocab_size > 0 ? 0 : read_manifest(settings.data.folder).vocabulary_size;
-  return resolve_model(settings, vocabulary);
+  return prepare_model(settings, is_described ? 0 : read_manifest(settings.data.folder).vocabulary_size);
 }
 
 Place planned_place(const RunSettings& settings, int ranks) {

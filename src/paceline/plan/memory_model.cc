@@ -184,7 +184,11 @@ StageMemory stage_memory(const TrainingStep& step, int stage) {
   }
   const bool has_rope = std::any_of(program.operations.begin(), program.operations.end(),
                                     [](const Operation& operation) { return operation.kind == OperationKind::rope; });
-  if (has_rope) memory.workspace = static_cast<double>(settings.sequence_length * settings.model.head_dim) * element;
+  if (has_rope) {
+    // Cosines and sines are computed in fp64 before they are rounded.
+    const double made_in = settings.precision == "fp64" ? 0 : 8;
+    memory.workspace = static_cast<double>(settings.sequence_length * settings.model.head_dim) * (element + made_in);
+  }
   if (program.logits >= 0) memory.logits = value_bytes(program, program.logits, micro_batch);
 
   const PassMemory pass = PassTracker(program, micro_batch).track();

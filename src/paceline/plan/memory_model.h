@@ -14,12 +14,13 @@ struct StageMemory {
   double optimizer = 0;      ///< AdamW's two moments
   double activations = 0;    ///< values kept for backward, those being worked on, gradients of values, messages
   double communication = 0;  ///< scratch of collectives: they work in place
-  double workspace = 0;      ///< rotary tables
+  double workspace = 0;      ///< rotary tables, and what making them takes before the first step
   double logits = 0;         ///< part of `activations`: logits of the micro-batch being worked on
   int peak_action = -1;      ///< index in the stage's list of the action in which `activations` is largest
   std::string peak_operation;  ///< the operation in it; empty between operations
   int peak_in_flight = 0;    ///< micro-batches between forward and backward then, with the one being worked on
 
+  /// The sum of the classes' peaks: at most a little more than the rank ever holds at once.
   double total() const { return parameters + gradients + optimizer + activations + communication + workspace; }
 };
 
