@@ -37,9 +37,9 @@ Plan make_plan(const StepSettings& settings, const Place& place) {
   }
   if (place.memory_bytes > 0 && plan.memory_of_all_ranks() > static_cast<double>(place.memory_bytes)) {
     const Layout& layout = settings.parallel.layout;
-    refuse("{} needs {} on {} ranks ({} on the largest, {} of it activations), and the machine has {}: a smaller "
+    refuse("needs {} on {} ranks ({} on the largest, {} of it activations), and the machine has {}: a smaller "
            "train.micro_batch_size or train.sequence_length needs less",
-           layout.text(), bytes_text(plan.memory_of_all_ranks()), layout.world_size(),
+           bytes_text(plan.memory_of_all_ranks()), layout.world_size(),
            bytes_text(plan.largest_memory().total()), bytes_text(plan.largest_memory().activations),
            bytes_text(static_cast<double>(place.memory_bytes)));
   }
