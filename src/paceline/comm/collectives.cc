@@ -13,6 +13,8 @@ namespace {
 
 /// Pieces that a ring step is cut into, so that summing one overlaps with moving the next.
 constexpr std::size_t ring_piece_bytes = 1 << 20;
+/// Pieces that are asked for ahead. Their buffer stays small, or its pages would cost more than the summing.
+constexpr std::size_t ring_window = 4;
 
 template <typename T>
 void reduce_typed(T* data, const T* other, std::int64_t count, ReduceOp op) {
@@ -55,9 +57,10 @@ void ring_reduce(const Collective& call, void* data, std::int64_t count, at::Sca
   const int previous = (call.rank + n - 1) % n;
   const std::size_t width = reducible_bytes(type);
   const std::int64_t piece = static_cast<std::int64_t>(ring_piece_bytes / width);
-  std::int64_t largest = 0;
-  for (int p = 0; p < n; ++p) largest = std::max(largest, part_of(count, n, p).end - part_of(count, n, p).begin);
-  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(largest * width);
+  const std::int64_t largest = (count + n - 1) / n;
+  const std::int64_t slot_elements = std::min(piece, largest);
+  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(ring_window * slot_elements * width);
+  const auto slot_of = [&](std::int64_t index) { return scratch.get() + index % ring_window * slot_elements * width; };
 
   std::vector<std::unique_ptr<Work>> sends;
   const auto send_piece = [&](std::int64_t begin, std::int64_t end) {
@@ -67,23 +70,30 @@ void ring_reduce(const Collective& call, void* data, std::int64_t count, at::Sca
   const Range first = part_of(count, n, (call.rank + n - 1) % n);
   for (int step = 0; step < n - 1; ++step) {
     const Range range = part_of(count, n, (call.rank + 2 * n - 2 - step) % n);
+    const std::int64_t pieces = (range.end - range.begin + piece - 1) / piece;
+    const auto piece_of = [&](std::int64_t index) {
+      const std::int64_t begin = range.begin + index * piece;
+      return Range{begin, std::min(begin + piece, range.end)};
+    };
     std::vector<std::unique_ptr<Work>> receives;
-    for (std::int64_t begin = range.begin; begin < range.end; begin += piece) {
-      const std::int64_t end = std::min(begin + piece, range.end);
-      receives.push_back(
-          start_receive(call, scratch.get() + (begin - range.begin) * width, (end - begin) * width, previous));
-    }
+    const auto receive_next = [&] {
+      const std::int64_t index = static_cast<std::int64_t>(receives.size());
+      if (index == pieces) return;
+      const Range next_piece = piece_of(index);
+      receives.push_back(start_receive(call, slot_of(index), (next_piece.end - next_piece.begin) * width, previous));
+    };
+    for (std::size_t i = 0; i < ring_window; ++i) receive_next();
     if (step == 0) {
       for (std::int64_t begin = first.begin; begin < first.end; begin += piece) {
         send_piece(begin, std::min(begin + piece, first.end));
       }
     }
-    std::size_t index = 0;
-    for (std::int64_t begin = range.begin; begin < range.end; begin += piece, ++index) {
-      const std::int64_t end = std::min(begin + piece, range.end);
+    for (std::int64_t index = 0; index < pieces; ++index) {
+      const auto [begin, end] = piece_of(index);
       receives[index]->wait();
-      reduce_into(at_offset(data, begin * width), scratch.get() + (begin - range.begin) * width, end - begin, type, op);
+      reduce_into(at_offset(data, begin * width), slot_of(index), end - begin, type, op);
       if (step + 1 < n - 1) send_piece(begin, end);
+      receive_next();
     }
   }
   for (auto& send : sends) send->wait();

@@ -33,9 +33,9 @@ void reduce_into(void* data, const void* other, std::int64_t count, at::ScalarTy
 /// Optimization of Collective Communication Operations in MPICH, 2005.)
 void all_reduce_doubling(const Collective& call, void* data, std::int64_t count, at::ScalarType type, ReduceOp op);
 
-/// Reduce-scatter and all-gather around a ring: every rank sends 2 (n - 1) / n of the data. For large messages. Each part
-/// is summed in ring order from one rank's on, so all ranks get the same bits. (P. Patarasuk, X. Yuan: Bandwidth Optimal
-/// All-reduce Algorithms for Clusters of Workstations, 2009.)
+/// Reduce-scatter and all-gather around a ring: every rank sends 2 (n - 1) / n of the data. For large messages. Each
+/// part is summed in ring order from one rank's on, so all ranks get the same bits. (P. Patarasuk, X. Yuan: Bandwidth
+/// Optimal All-reduce Algorithms for Clusters of Workstations, 2009.)
 void all_reduce_ring(const Collective& call, void* data, std::int64_t count, at::ScalarType type, ReduceOp op);
 
 /// From this size on the ring is faster (measured by bench/comm).
@@ -52,8 +52,8 @@ void all_gather_ring(const Collective& call, void* data, const std::vector<std::
 /// Along a binomial tree.
 void broadcast_tree(const Collective& call, void* data, std::size_t bytes, int root);
 
-/// In ceil(log2(ranks)) rounds; round k tells the rank 2^k further on. (D. Hensgen, R. Finkel, U. Manber: Two Algorithms
-/// for Barrier Synchronization, 1988.)
+/// In ceil(log2(ranks)) rounds; round k tells the rank 2^k further on. (D. Hensgen, R. Finkel, U. Manber: Two
+/// Algorithms for Barrier Synchronization, 1988.)
 void barrier_dissemination(const Collective& call);
 
 }  // namespace paceline

@@ -16,9 +16,9 @@ enum class ReduceOp { sum, max };
 
 /// A group of ranks that talk to each other. Peers and roots are ranks of the group, 0 to size() - 1.
 ///
-/// Tensors are contiguous CPU tensors. Every rank of the group calls the same collectives in the same order, with tensors
-/// of the same type and number of elements. All ranks get the same bits from a collective, and the same bits every time:
-/// sums are taken in an order that depends on the ranks alone. bfloat16 and float16 are summed in float32.
+/// Tensors are contiguous CPU tensors. Every rank of the group calls the same collectives in the same order, with
+/// tensors of the same type and number of elements. All ranks get the same bits from a collective, and the same bits
+/// every time: sums are taken in an order that depends on the ranks alone. bfloat16 and float16 are summed in float32.
 /// A maximum is NaN where any rank's element is NaN.
 ///
 /// Errors (a dead peer, an abort, the time limit) are thrown as Error naming the group and the ranks.
@@ -65,8 +65,8 @@ class Communicator {
 
   /// While on (on all ranks alike), every collective first compares operation, type and number of elements between the
   /// ranks, and every message is preceded by its own; an Error names the ranks that differ. While off, a difference may
-  /// end the process or go unnoticed. One more small message a call: for the first step of a run, and tests. Receives of
-  /// one peer and tag are then waited for in the order in which they were started.
+  /// end the process or go unnoticed. One more small message a call: for the first step of a run, and tests. Receives
+  /// of one peer and tag are then waited for in the order in which they were started.
   virtual void set_checked(bool checked) = 0;
 
   /// Makes every pending and later call of this rank, in this and all groups on the same transport, throw within half

@@ -30,8 +30,8 @@ class CommunicatorSet {
   /// The ranks of one replica: tensor x pipeline.
   Communicator& model() { return *model_; }
 
-  /// A group of these world ranks, whose ranks are numbered in this order; this rank is one of them. Collective over the
-  /// members: each makes the groups that it shares with others in the same order. The set outlives its groups.
+  /// A group of these world ranks, whose ranks are numbered in this order; this rank is one of them. Collective over
+  /// the members: each makes the groups that it shares with others in the same order. The set outlives its groups.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& world_ranks, const std::string& name);
 
   void abort(const std::string& reason) { transport_->abort(reason); }

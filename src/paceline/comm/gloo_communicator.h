@@ -24,8 +24,8 @@ struct GlooOptions {
 };
 
 /// Joins the ranks over TCP with c10d's Gloo. Its address is the one on the route to the master, or of the interfaces
-/// that GLOO_SOCKET_IFNAME names. Returns when all ranks are connected. Throws Error that names the variable or the rank
-/// when the port is taken, the name unknown, the interface missing, another run answers, or a rank does not come.
+/// that GLOO_SOCKET_IFNAME names. Returns when all ranks are connected. Throws Error that names the variable or the
+/// rank when the port is taken, the name unknown, the interface missing, another run answers, or a rank does not come.
 ///
 /// A rank whose process ends is an error on every rank that talks to it, at once. A rank ends its work with a barrier
 /// before it destroys the transport: messages that nobody has received five seconds later are lost.

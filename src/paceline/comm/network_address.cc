@@ -119,8 +119,8 @@ ListeningSocket listen_as_master(const std::string& master_address, int port) {
     }
   }
   if (error == EADDRINUSE) {
-    fail("MASTER_PORT={} is taken by another process on this machine: set another port, or start the ranks with --nproc, "
-         "which finds a free one", port);
+    fail("MASTER_PORT={} is taken by another process on this machine: set another port, or start the ranks with "
+         "--nproc, which finds a free one", port);
   }
   if (error != 0) fail("MASTER_PORT={}: cannot listen: {}", port, std::strerror(error));
   return ListeningSocket(descriptor);

@@ -24,9 +24,9 @@ class ListeningSocket {
   int descriptor_;
 };
 
-/// Listens at `port` (0: a free one) for ranks that know this machine as `master_address`: on the loopback interface only
-/// when that says localhost, 127.x.x.x or ::1, else on all, since a host's own name is often an alias of the loopback.
-/// Throws Error naming MASTER_PORT when the port is taken.
+/// Listens at `port` (0: a free one) for ranks that know this machine as `master_address`: on the loopback interface
+/// only when that says localhost, 127.x.x.x or ::1, else on all, since a host's own name is often an alias of the
+/// loopback. Throws Error naming MASTER_PORT when the port is taken.
 ListeningSocket listen_as_master(const std::string& master_address, int port);
 
 /// Throws Error naming MASTER_ADDR when the name does not resolve.

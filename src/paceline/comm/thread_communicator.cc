@@ -93,7 +93,8 @@ class ReceiveWork : public Work {
     }
     inbox_.check_alive();
     PACELINE_CHECK(!settled);
-    fail("rank {} waited {} s for a message of rank {} that did not come", receiver_, timeout_.count() / 1000.0, sender_);
+    fail("rank {} waited {} s for a message of rank {} that did not come", receiver_, timeout_.count() / 1000.0,
+         sender_);
   }
 
  private:

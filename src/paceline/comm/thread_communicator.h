@@ -28,8 +28,8 @@ class Hub {
   std::shared_ptr<State> state_;
 };
 
-/// Runs `body(rank, hub)` on `size` threads, each with its share of the processor's cores. When one throws, the others are
-/// aborted, and the first exception is rethrown after all have ended.
+/// Runs `body(rank, hub)` on `size` threads, each with its share of the processor's cores. When one throws, the others
+/// are aborted, and the first exception is rethrown after all have ended.
 void run_ranks(int size, const std::function<void(int rank, Hub& hub)>& body);
 
 }  // namespace paceline

@@ -12,8 +12,8 @@ namespace paceline {
 /// How one rank moves bytes to and from the others: all that a backend has to give. Groups and collectives are built on
 /// top of it, and all groups of a rank share one transport. Ranks are world ranks.
 ///
-/// Messages between two ranks with the same tag arrive in the order in which they were sent; the receiver gives the exact
-/// size. All calls may be made from several threads. Tags are below 2^31.
+/// Messages between two ranks with the same tag arrive in the order in which they were sent; the receiver gives the
+/// exact size. All calls may be made from several threads. Tags are below 2^31.
 class Transport {
  public:
   virtual ~Transport() = default;
