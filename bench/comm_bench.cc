@@ -43,12 +43,15 @@ double median_time(Transport& transport, Algorithm algorithm, std::int64_t count
 }
 
 void measure(Transport& transport, const char* backend) {
-  if (transport.rank() == 0) std::printf("%-7s %5s %10s %14s %14s\n", "backend", "ranks", "bytes", "doubling us", "ring us");
-  for (const std::int64_t bytes : {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}) {
+  const bool prints = transport.rank() == 0;
+  if (prints) std::printf("%-7s %5s %10s %14s %14s\n", "backend", "ranks", "bytes", "doubling us", "ring us");
+  for (const int kib : {0, 1, 16, 64, 256, 512, 1024, 4096, 16384, 65536}) {
+    const std::int64_t bytes = kib == 0 ? 4 : kib * 1024;
     const double doubling = median_time(transport, all_reduce_doubling, bytes / 4);
     const double ring = median_time(transport, all_reduce_ring, bytes / 4);
-    if (transport.rank() == 0) {
-      std::printf("%-7s %5d %10ld %14.1f %14.1f\n", backend, transport.size(), static_cast<long>(bytes), doubling, ring);
+    if (prints) {
+      std::printf("%-7s %5d %10ld %14.1f %14.1f\n", backend, transport.size(), static_cast<long>(bytes), doubling,
+                  ring);
       std::fflush(stdout);
     }
   }
@@ -81,7 +84,9 @@ int run(int count, char** arguments) {
     const std::string rank_text = std::to_string(rank);
     const std::string port_text = std::to_string(port);
     const char* child[] = {arguments[0], arguments[1], arguments[2], rank_text.c_str(), port_text.c_str(), nullptr};
-    if (posix_spawn(&processes[rank], "/proc/self/exe", nullptr, nullptr, const_cast<char**>(child), environ) != 0) return 1;
+    if (posix_spawn(&processes[rank], "/proc/self/exe", nullptr, nullptr, const_cast<char**>(child), environ) != 0) {
+      return 1;
+    }
   }
   int result = 0;
   for (const pid_t process : processes) {
