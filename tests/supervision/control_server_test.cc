@@ -28,7 +28,8 @@ const std::string run_id = "0123456789abcdef";
 /// A server with an owner that does what the local launcher does.
 class RunningServer {
  public:
-  explicit RunningServer(ControlServerOptions options) : server_(prepare(std::move(options))), thread_([this] { run(); }) {}
+  explicit RunningServer(ControlServerOptions options) : server_(prepare(std::move(options))),
+      thread_([this] { run(); }) {}
   ~RunningServer() {
     leave_ = true;
     thread_.join();
@@ -170,7 +171,8 @@ TEST(ControlServer, HostileBytesEndTheirConnectionAndNothingElse) {
   const std::string nested = std::string(1000, '[');
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'),
-        std::string("\0\0\x04\x01", 4) + std::string(2000, 'x'), std::string(100000, 'A'), std::string("\0\0\0\x02{}", 6),
+        std::string("\0\0\x04\x01", 4) + std::string(2000, 'x'), std::string(100000, 'A'), std::string("\0\0\0\x02{}",
+            6),
         std::string("\0\0\0\x05\xff\xfe\0\1\2", 9), std::string("\0\0\x03\xe8", 4) + nested}) {
     Stranger stranger(server.address());
     stranger.send(bytes);
@@ -280,7 +282,8 @@ TEST(ControlServer, ARankWithoutHeartbeatHangs) {
   Stranger frozen(server.address());
   frozen.send_message(hello(run_id, 1));
   frozen.send_message(R"({"type":"beat","progress":1,"doing":"step 4, all-reduce","waiting":-1})");
-  EXPECT_THAT(zero.end(), AllOf(HasSubstr("rank 1 (pid 4711"), HasSubstr("no heartbeat for 0.6 s"), HasSubstr("step 4, all-reduce")));
+  EXPECT_THAT(zero.end(), AllOf(HasSubstr("rank 1 (pid 4711"), HasSubstr("no heartbeat for 0.6 s"),
+      HasSubstr("step 4, all-reduce")));
 }
 
 TEST(ControlServer, TheRankThatWaitsIsNotTheOneThatHangs) {
@@ -314,7 +317,8 @@ TEST(ControlServer, ADeadlockNamesWhoWaitsForWhom) {
   const auto failure = server.wait_for_failure(4);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->kind, RankFailure::Kind::deadlock);
-  EXPECT_THAT(failure->reason, AllOf(HasSubstr("rank 0 for rank 1 in step 3, receive"), HasSubstr("rank 1 for its peers in step 3, barrier")));
+  EXPECT_THAT(failure->reason, AllOf(HasSubstr("rank 0 for rank 1 in step 3, receive"),
+      HasSubstr("rank 1 for its peers in step 3, barrier")));
 }
 
 TEST(ControlServer, ABlamedRankThatDiesIsTheCause) {

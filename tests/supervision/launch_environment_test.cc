@@ -35,7 +35,8 @@ std::string refusal(const Variables& variables) {
   }
 }
 
-const Variables torchrun = {{"RANK", "1"},       {"WORLD_SIZE", "4"},        {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"},
+const Variables torchrun = {{"RANK", "1"},       {"WORLD_SIZE", "4"},        {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE",
+    "2"},
                             {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "29501"}};
 const Variables slurm = {{"SLURM_PROCID", "3"},      {"SLURM_NTASKS", "4"},       {"SLURM_LOCALID", "1"},
                          {"SLURM_NODEID", "1"},      {"SLURM_STEP_ID", "0"},      {"SLURM_JOB_ID", "123456"},
@@ -93,7 +94,8 @@ TEST(LaunchEnvironment, Slurm) {
   const auto step = detect(with(slurm, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_NTASKS", "16"}}));
   EXPECT_EQ(step.world_size, 4);
   // No step variables but a rank above 0: a step nevertheless; the node list of the job.
-  const auto plain = detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "n[1-2]"}});
+  const auto plain = detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"},
+      {"SLURM_JOB_NODELIST", "n[1-2]"}});
   EXPECT_EQ(plain.master_addr, "n1");
   EXPECT_EQ(plain.local_world_size, 1);
   EXPECT_EQ(detect(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "1,3"}, {"SLURM_LOCALID", "2"}})).local_world_size, 3);
@@ -114,14 +116,16 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(launch.master_addr, "127.0.0.1");
   EXPECT_GE(launch.master_port, 15000);
   EXPECT_LT(launch.master_port, 30000);
-  EXPECT_EQ(launch.master_port, detect(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}})).master_port);
+  EXPECT_EQ(launch.master_port, detect(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK",
+      "0"}})).master_port);
   EXPECT_EQ(launch.text(), "2 ranks, from OMPI_*");
   EXPECT_THAT(refusal(with(open_mpi, {{"OMPI_COMM_WORLD_SIZE", "4"}})), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_EQ(detect(with(open_mpi, {{"OMPI_COMM_WORLD_SIZE", "4"}, {"MASTER_ADDR", "h1"}})).master_addr, "h1");
 }
 
 TEST(LaunchEnvironment, Pmi) {
-  const auto launch = detect({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}});
+  const auto launch = detect({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS",
+      "3"}});
   EXPECT_EQ(launch.source, "pmi");
   EXPECT_EQ(launch.rank, 2);
   EXPECT_EQ(launch.world_size, 3);
@@ -132,13 +136,18 @@ TEST(LaunchEnvironment, ContradictionsNameBothValues) {
   const Variables both = {{"RANK", "0"},       {"WORLD_SIZE", "2"},           {"LOCAL_RANK", "0"},
                           {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}, {"OMPI_COMM_WORLD_RANK", "1"},
                           {"OMPI_COMM_WORLD_SIZE", "2"}};
-  EXPECT_THAT(refusal(both), AllOf(HasSubstr("RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1"), HasSubstr("PACELINE_LAUNCHER")));
-  EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+  EXPECT_THAT(refusal(both), AllOf(HasSubstr("RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1"),
+      HasSubstr("PACELINE_LAUNCHER")));
+  EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE",
+      "2"}}),
               AllOf(HasSubstr("RANK=0"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
   EXPECT_THAT(refusal(with(open_mpi, slurm)), AllOf(HasSubstr("SLURM_PROCID=3"), HasSubstr("OMPI_COMM_WORLD_RANK=1")));
-  EXPECT_THAT(refusal(with(open_mpi, {{"PMI_SIZE", "8"}})), AllOf(HasSubstr("OMPI_COMM_WORLD_SIZE=2"), HasSubstr("PMI_SIZE=8")));
-  EXPECT_THAT(refusal(with(open_mpi, {{"WORLD_SIZE", "4"}})), AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("OMPI_COMM_WORLD_SIZE=2")));
-  EXPECT_THAT(refusal(with(slurm, {{"RANK", "2"}, {"WORLD_SIZE", "4"}})), AllOf(HasSubstr("RANK=2"), HasSubstr("SLURM_PROCID=3")));
+  EXPECT_THAT(refusal(with(open_mpi, {{"PMI_SIZE", "8"}})), AllOf(HasSubstr("OMPI_COMM_WORLD_SIZE=2"),
+      HasSubstr("PMI_SIZE=8")));
+  EXPECT_THAT(refusal(with(open_mpi, {{"WORLD_SIZE", "4"}})), AllOf(HasSubstr("WORLD_SIZE=4"),
+      HasSubstr("OMPI_COMM_WORLD_SIZE=2")));
+  EXPECT_THAT(refusal(with(slurm, {{"RANK", "2"}, {"WORLD_SIZE", "4"}})), AllOf(HasSubstr("RANK=2"),
+      HasSubstr("SLURM_PROCID=3")));
 }
 
 TEST(LaunchEnvironment, AgreementAndNestingAreNoContradiction) {
@@ -147,7 +156,8 @@ TEST(LaunchEnvironment, AgreementAndNestingAreNoContradiction) {
   EXPECT_EQ(detect(with(with(slurm, torchrun), {{"TORCHELASTIC_RUN_ID", "x"}})).source, "torchrun");
   EXPECT_EQ(detect(with(with(open_mpi, torchrun), {{"PACELINE_CONTROL", "127.0.0.1:1"}})).world_size, 4);
   // mpirun inside a batch script.
-  EXPECT_EQ(detect(with(open_mpi, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}})).source, "open_mpi");
+  EXPECT_EQ(detect(with(open_mpi, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}})).source,
+      "open_mpi");
   EXPECT_EQ(detect(with(with(open_mpi, slurm), {{"PACELINE_LAUNCHER", "open_mpi"}})).rank, 1);
   EXPECT_EQ(detect(with(open_mpi, {{"PACELINE_LAUNCHER", "none"}})).world_size, 1);
   EXPECT_THAT(refusal({{"PACELINE_LAUNCHER", "mpi"}}), HasSubstr("PACELINE_LAUNCHER=mpi"));
@@ -162,7 +172,8 @@ TEST(LaunchEnvironment, IncompleteSetsAreNamed) {
   EXPECT_THAT(refusal(without(torchrun, "MASTER_PORT")), HasSubstr("MASTER_PORT is not set"));
   EXPECT_THAT(refusal({{"PMI_SIZE", "8"}}), AllOf(HasSubstr("PMI_RANK is not set"), HasSubstr("PMI_SIZE=8")));
   EXPECT_THAT(refusal({{"OMPI_COMM_WORLD_SIZE", "2"}}), HasSubstr("OMPI_COMM_WORLD_RANK is not set"));
-  EXPECT_THAT(refusal(without(open_mpi, "OMPI_COMM_WORLD_LOCAL_RANK")), HasSubstr("OMPI_COMM_WORLD_LOCAL_RANK is not set"));
+  EXPECT_THAT(refusal(without(open_mpi, "OMPI_COMM_WORLD_LOCAL_RANK")),
+      HasSubstr("OMPI_COMM_WORLD_LOCAL_RANK is not set"));
   EXPECT_THAT(refusal(without(slurm, "SLURM_LOCALID")), HasSubstr("SLURM_LOCALID is not set"));
   EXPECT_THAT(refusal(without(slurm, "SLURM_STEP_NODELIST")), HasSubstr("SLURM_JOB_NODELIST"));
   EXPECT_THAT(refusal({{"SLURM_PROCID", "2"}}), HasSubstr("is not set, but SLURM_PROCID=2"));
@@ -172,13 +183,15 @@ TEST(LaunchEnvironment, NonsenseIsRefused) {
   EXPECT_THAT(refusal(with(torchrun, {{"RANK", "5"}})), AllOf(HasSubstr("RANK=5"), HasSubstr("WORLD_SIZE=4")));
   EXPECT_THAT(refusal(with(torchrun, {{"RANK", "4"}})), HasSubstr("less than WORLD_SIZE=4"));
   for (const char* value : {"two", "-1", "1.5", "4x", " 4", "99999999999999999999", "0x4"}) {
-    EXPECT_THAT(refusal(with(torchrun, {{"WORLD_SIZE", value}})), HasSubstr("WORLD_SIZE=" + std::string(value))) << value;
+    EXPECT_THAT(refusal(with(torchrun, {{"WORLD_SIZE", value}})),
+        HasSubstr("WORLD_SIZE=" + std::string(value))) << value;
   }
   EXPECT_THAT(refusal(with(torchrun, {{"RANK", "0"}, {"WORLD_SIZE", "0"}})), HasSubstr("WORLD_SIZE=0"));
   EXPECT_THAT(refusal(with(torchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("MASTER_PORT=70000"));
   EXPECT_THAT(refusal(with(torchrun, {{"LOCAL_RANK", "2"}})), HasSubstr("LOCAL_RANK=2"));
   EXPECT_THAT(refusal(with(torchrun, {{"LOCAL_WORLD_SIZE", "8"}})), HasSubstr("LOCAL_WORLD_SIZE"));
-  EXPECT_THAT(refusal(with(slurm, {{"SLURM_STEP_NODELIST", "a[1"}})), AllOf(HasSubstr("'a[1'"), HasSubstr("MASTER_ADDR")));
+  EXPECT_THAT(refusal(with(slurm, {{"SLURM_STEP_NODELIST", "a[1"}})), AllOf(HasSubstr("'a[1'"),
+      HasSubstr("MASTER_ADDR")));
   EXPECT_THAT(refusal(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}})), HasSubstr("SLURM_STEP_TASKS_PER_NODE=2(x"));
 }
 
@@ -190,7 +203,8 @@ TEST(LaunchEnvironment, RunsAreTold) {
                                               {"TORCHELASTIC_RESTART_COUNT", "2"}}));
   EXPECT_EQ(elastic.run_id, "torchrun-job.2");
   EXPECT_TRUE(elastic.launcher_hosts_store);
-  const auto local = detect(with(torchrun, {{"PACELINE_CONTROL", "127.0.0.1:9"}, {"PACELINE_RUN_ID", "abc"}, {"PACELINE_STORE_SOCKET", "7"}}));
+  const auto local = detect(with(torchrun, {{"PACELINE_CONTROL", "127.0.0.1:9"}, {"PACELINE_RUN_ID", "abc"},
+      {"PACELINE_STORE_SOCKET", "7"}}));
   EXPECT_EQ(local.run_id, "abc");
   EXPECT_EQ(local.store_socket, 7);
 }
@@ -199,8 +213,8 @@ TEST(LaunchEnvironment, RealMpirun) {
   if (::access("/usr/bin/mpirun", X_OK) != 0) GTEST_SKIP() << "no mpirun";
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string command = fmt::format(
-      "env -u RANK -u WORLD_SIZE OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 /usr/bin/mpirun --oversubscribe -n 2 "
-      "{} --gtest_also_run_disabled_tests --gtest_filter=TestRole.DISABLED_detect 2>&1", program);
+      "env -u RANK -u WORLD_SIZE OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 /usr/bin/mpirun "
+      "--oversubscribe -n 2 {} --gtest_also_run_disabled_tests --gtest_filter=TestRole.DISABLED_detect 2>&1", program);
   FILE* const pipe = ::popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;
@@ -218,7 +232,8 @@ TEST(LaunchEnvironment, RealMpirun) {
   EXPECT_NE(port_of("0"), ":0");
 }
 
-TEST(LaunchEnvironment, EmptyValuesCountAsUnset) { EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).source, "none"); }
+TEST(LaunchEnvironment, EmptyValuesCountAsUnset) { EXPECT_EQ(detect({{"RANK", ""}, {"WORLD_SIZE", ""}}).source,
+    "none"); }
 
 }  // namespace
 }  // namespace paceline

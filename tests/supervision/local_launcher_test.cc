@@ -67,7 +67,8 @@ TEST_F(LocalLauncher, AKilledRankIsNamedByAll) {
     EXPECT_THAT(log(rank), HasSubstr(gone + std::to_string(rank))) << rank;
     EXPECT_THAT(run_->errors(), HasSubstr((rank ? fmt::format("[rank {}] ", rank) : "") + gone + std::to_string(rank)));
   }
-  EXPECT_THAT(run_->last_line(), AllOf(StartsWith("paceline: rank 1 was killed by SIGKILL in step "), HasSubstr("backward 3"),
+  EXPECT_THAT(run_->last_line(), AllOf(StartsWith("paceline: rank 1 was killed by SIGKILL in step "),
+      HasSubstr("backward 3"),
                                        EndsWith("rank_1.log")));
   EXPECT_FALSE(saved(0));
 }
@@ -84,7 +85,8 @@ TEST_F(LocalLauncher, AFrozenRankIsNamed) {
   std::this_thread::sleep_for(std::chrono::milliseconds(700));  // a heartbeat or two
   ::kill(pids_[2], SIGSTOP);
   EXPECT_EQ(code(), 1);
-  EXPECT_THAT(run_->last_line(), AllOf(HasSubstr(fmt::format("rank 2 (pid {}) hangs: no heartbeat for 5 s", pids_[2])), HasSubstr("step ")));
+  EXPECT_THAT(run_->last_line(), AllOf(HasSubstr(fmt::format("rank 2 (pid {}) hangs: no heartbeat for 5 s", pids_[2])),
+      HasSubstr("step ")));
   EXPECT_THAT(log(0), HasSubstr("hangs: no heartbeat for 5 s"));
 }
 
@@ -173,7 +175,8 @@ TEST_F(LocalLauncher, AStubbornRankIsKilledAfterTheGrace) {
   start(2, {{"TEST_FAULT", "1 stubborn"}, {"TEST_GRACE_S", "1"}});
   run_->signal(SIGTERM);
   EXPECT_EQ(code(), 137);
-  EXPECT_THAT(run_->last_line(), AllOf(HasSubstr("rank 1"), HasSubstr("did not leave within 1 s of SIGTERM and was killed")));
+  EXPECT_THAT(run_->last_line(), AllOf(HasSubstr("rank 1"),
+      HasSubstr("did not leave within 1 s of SIGTERM and was killed")));
 }
 
 TEST_F(LocalLauncher, TheSecondSigintKillsAtOnce) {
@@ -218,7 +221,8 @@ TEST_F(LocalLauncher, StrangersAtTheControlPort) {
   const auto at = environment.find("PACELINE_CONTROL=") + 17;
   const auto [host, port] = parse_address(environment.c_str() + at);
   EXPECT_EQ(host, "127.0.0.1");
-  for (const std::string& bytes : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(1 << 20, '\xff'), std::string(8, '\0')}) {
+  for (const std::string& bytes : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(1 << 20, '\xff'), std::string(8,
+      '\0')}) {
     const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in to{};
     to.sin_family = AF_INET;
@@ -251,7 +255,8 @@ TEST_F(LocalLauncher, TwoRunsAtOnceDoNotMeet) {
 
 TEST_F(LocalLauncher, ProgramsWithoutSupervision) {
   run_.emplace("launcher", folder_,
-               Variables{{"TEST_NPROC", "2"}, {"TEST_ROLE", "plain"}, {"OMPI_COMM_WORLD_RANK", "7"}, {"SLURM_PROCID", "7"}});
+               Variables{{"TEST_NPROC", "2"}, {"TEST_ROLE", "plain"}, {"OMPI_COMM_WORLD_RANK", "7"}, {"SLURM_PROCID",
+                   "7"}});
   EXPECT_EQ(code(), 0);
   EXPECT_THAT(run_->output(), HasSubstr("plain 0 of 2 given yes foreign \n"));
   EXPECT_THAT(log(1), HasSubstr("plain 1 of 2"));
@@ -282,13 +287,15 @@ TEST_F(LocalLauncher, AViewerThatDoesNotReadHoldsNothingUp) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   Descriptor read_end(ends[0]), write_end(ends[1]);
-  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run", write_end.get());
+  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run",
+      write_end.get());
   write_end.reset();
   go();
   EXPECT_TRUE(wait_until(10, [&] { return processes_of(folder_.path()) == std::vector<pid_t>{run_->pid()}; }));
   std::string all;
   char block[65536];
-  for (ssize_t got; (got = ::read(read_end.get(), block, sizeof block)) > 0;) all.append(block, static_cast<std::size_t>(got));
+  for (ssize_t got; (got = ::read(read_end.get(), block, sizeof block)) > 0;) all.append(block,
+      static_cast<std::size_t>(got));
   EXPECT_EQ(code(), 0);
   EXPECT_THAT(all, HasSubstr(std::string(300000, 'x') + "end of chatter\n"));
   EXPECT_THAT(log(0), HasSubstr("xend of chatter\n"));
@@ -298,7 +305,8 @@ TEST_F(LocalLauncher, AViewerThatLeavesEndsNothing) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   Descriptor read_end(ends[0]), write_end(ends[1]);
-  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run", write_end.get());
+  run_.emplace("launcher", folder_, Variables{{"TEST_NPROC", "2"}, {"TEST_FAULT", "-1 chatter"}}, "run",
+      write_end.get());
   write_end.reset();
   rank_pid(folder_, 1);
   read_end.reset();

@@ -40,7 +40,8 @@ TEST(NodeList, FirstHostAndCount) {
 }
 
 TEST(NodeList, RefusesWhatDoesNotParse) {
-  for (const char* list : {"a[1", "", ",", "a,", ",a", "a[]", "a[1-]", "a[-2]", "a[2-1]", "a]", "a[1,]", "a[1-2-3]", "a b",
+  for (const char* list : {"a[1", "", ",", "a,", ",a", "a[]", "a[1-]", "a[-2]", "a[2-1]", "a]", "a[1,]", "a[1-2-3]",
+      "a b",
                            "a[x]", "a[[1]]", "a[1]]", "a;rm", "a[99999999999999999999]", "a[1-2", "[", "a[1.5]",
                            "a[1-999999999999999]b[1-999999999999999]c[1-999999999999999]"}) {
     try {

@@ -96,7 +96,8 @@ TEST_F(PeerSupervision, AReportEndsTheOthers) {
     go();
     EXPECT_EQ(code(0), 1);
     EXPECT_EQ(code(1), 1);
-    EXPECT_THAT(errors(faulty == "0" ? 1 : 0), HasSubstr(fmt::format("rank {} (pid {}) failed: the disk is full", faulty, pids_[faulty == "1"])));
+    EXPECT_THAT(errors(faulty == "0" ? 1 : 0), HasSubstr(fmt::format("rank {} (pid {}) failed: the disk is full",
+        faulty, pids_[faulty == "1"])));
     EXPECT_THAT(errors(faulty == "0" ? 0 : 1), testing::Not(HasSubstr("ending")));
   }
 }
@@ -106,7 +107,8 @@ TEST_F(PeerSupervision, AHungRankZeroIsNamed) {
   go();
   EXPECT_EQ(code(0), 1);
   EXPECT_EQ(code(1), 1);
-  EXPECT_THAT(errors(1), AllOf(HasSubstr(fmt::format("rank 0 (pid {}) hangs: no progress for 1.5 s", pids_[0])), HasSubstr("backward 3")));
+  EXPECT_THAT(errors(1), AllOf(HasSubstr(fmt::format("rank 0 (pid {}) hangs: no progress for 1.5 s", pids_[0])),
+      HasSubstr("backward 3")));
 }
 
 TEST_F(PeerSupervision, SigtermToOneStopsAll) {

@@ -31,7 +31,8 @@ class TestFolder {
  public:
   TestFolder() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) / fmt::format("{}-{}-{}", test->test_suite_name(), test->name(), ::getpid());
+    path_ = std::filesystem::path(testing::TempDir()) / fmt::format("{}-{}-{}", test->test_suite_name(), test->name(),
+        ::getpid());
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }

@@ -106,14 +106,16 @@ TEST(TestRole, DISABLED_launcher) {
   options.environment = {{"TEST_GIVEN", "yes"}};
   if (!variable("TEST_BIG").empty()) options.environment.emplace_back("BIG", std::string(1 << 22, 'x'));
   std::_Exit(launch_local(std::stoi(variable("TEST_NPROC", "2")),
-                          {"rank", "--gtest_also_run_disabled_tests", "--gtest_filter=TestRole.DISABLED_" + variable("TEST_ROLE", "rank")},
+                          {"rank", "--gtest_also_run_disabled_tests",
+                              "--gtest_filter=TestRole.DISABLED_" + variable("TEST_ROLE", "rank")},
                           options));
 }
 
 /// What a rank learns from its environment.
 TEST(TestRole, DISABLED_detect) {
   const LaunchEnvironment launch = detect_launch();
-  std::cout << fmt::format("rank {} local {}/{} of {} at {}:{}\n", launch.rank, launch.local_rank, launch.local_world_size,
+  std::cout << fmt::format("rank {} local {}/{} of {} at {}:{}\n", launch.rank, launch.local_rank,
+      launch.local_world_size,
                            launch.text(), launch.master_addr, launch.master_port);
 }
 

@@ -109,7 +109,8 @@ TEST(ThreadsPerRank, TheUserWins) {
   EXPECT_EQ(choose(2, 2, {{"OMP_NUM_THREADS", "7"}}).threads, 7);
   EXPECT_EQ(choose(8, 2, {{"OMP_NUM_THREADS", "3,2"}}).threads, 3);
   EXPECT_EQ(choose(8, 2, {{"OMP_NUM_THREADS", ""}}).threads, 4);
-  EXPECT_THAT(choose(8, 2, {{"OMP_NUM_THREADS", "1"}, {"TORCHELASTIC_RUN_ID", "x"}}).reason, HasSubstr("OMP_NUM_THREADS=4"));
+  EXPECT_THAT(choose(8, 2, {{"OMP_NUM_THREADS", "1"}, {"TORCHELASTIC_RUN_ID", "x"}}).reason,
+      HasSubstr("OMP_NUM_THREADS=4"));
   EXPECT_EQ(choose(16, 4, {{"SLURM_CPUS_PER_TASK", "8"}}).threads, 8);
   EXPECT_EQ(choose(4, 4, {{"SLURM_CPUS_PER_TASK", "8"}}).threads, 4);
 }

@@ -61,7 +61,8 @@ std::string signal_name(int signal) {
 }
 
 std::string exit_text(int status) {
-  return WIFSIGNALED(status) ? "killed by " + signal_name(WTERMSIG(status)) : fmt::format("exit code {}", WEXITSTATUS(status));
+  if (WIFSIGNALED(status)) return "killed by " + signal_name(WTERMSIG(status));
+  return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }

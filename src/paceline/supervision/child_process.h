@@ -18,8 +18,9 @@ struct ChildStart {
   sigset_t signal_mask{};                ///< the signals that it starts with blocked
 };
 
-/// Runs this very program (/proc/self/exe) as a child in a process group of its own that dies by SIGKILL with the calling
-/// thread. Between fork and exec only async-signal-safe calls are made, so it may be called with threads around.
+/// Runs this very program (/proc/self/exe) as a child in a process group of its own that dies by SIGKILL with the
+/// calling thread. Between fork and exec only async-signal-safe calls are made, so it may be called with threads
+/// around.
 pid_t start_child(const ChildStart& start);
 
 /// "SIGKILL" for 9

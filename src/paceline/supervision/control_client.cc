@@ -79,7 +79,8 @@ ControlClient::ControlClient(ControlClientOptions options) : options_(std::move(
     }
     open = connection_->receive(messages);
   }
-  if (messages.empty()) fail("the control server at {} closed the connection of rank {}", options_.address, options_.rank);
+  if (messages.empty()) fail("the control server at {} closed the connection of rank {}", options_.address,
+      options_.rank);
   const auto welcome = parse_message(messages.front());
   if (text_of(welcome, "type", 16) != "welcome") {
     fail("the control server at {} refused rank {}: {}", options_.address, options_.rank,
@@ -155,7 +156,8 @@ void ControlClient::run() {
     if (const double gap = monotonic_seconds() - now; gap > pause_s) last_heard += gap;
     if (!open) return end(server_name_ + ", which supervises the run, is gone: its connection closed", 1);
     if (monotonic_seconds() - last_heard > options_.silence_s) {
-      return end(fmt::format("{}, which supervises the run, hangs: no word for {:.3g} s", server_name_, options_.silence_s), 1);
+      return end(fmt::format("{}, which supervises the run, hangs: no word for {:.3g} s", server_name_,
+          options_.silence_s), 1);
     }
   }
 }

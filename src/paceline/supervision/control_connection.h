@@ -9,8 +9,8 @@
 
 namespace paceline {
 
-/// One TCP connection that carries small messages: a 32-bit length, big-endian, and that many bytes of JSON. Never blocks.
-/// Whatever the other side sends, it holds at most one message of the limit's size.
+/// One TCP connection that carries small messages: a 32-bit length, big-endian, and that many bytes of JSON. Never
+/// blocks. Whatever the other side sends, it holds at most one message of the limit's size.
 class ControlConnection {
  public:
   static constexpr std::size_t stranger_limit = 1024;  ///< bytes of a message before the handshake

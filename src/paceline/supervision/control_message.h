@@ -14,7 +14,8 @@ namespace paceline {
 nlohmann::json parse_message(const std::string& text);
 
 /// A text, cut to `most` bytes; `otherwise` if there is none.
-std::string text_of(const nlohmann::json& message, const char* key, std::size_t most, const std::string& otherwise = {});
+std::string text_of(const nlohmann::json& message, const char* key, std::size_t most,
+    const std::string& otherwise = {});
 
 std::int64_t number_of(const nlohmann::json& message, const char* key, std::int64_t otherwise);
 

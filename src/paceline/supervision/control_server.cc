@@ -178,7 +178,7 @@ bool ControlServer::handshake(Peer& peer, const std::string& text) {
   state.host = one_line(text_of(message, "host", 64));
   state.last_heard = state.last_progress = monotonic_seconds();
   send(peer, write_message({{"type", "welcome"}, {"server", options_.name}}));
-  if (stop_) send(peer, write_message({{"type", "stop"}, {"cause", static_cast<int>(stop_->first)}, {"reason", stop_->second}}));
+  if (stop_) send(peer, stop_message());
   if (end_ && peer.rank != options_.host_rank) send(peer, end_message());
   return true;
 }
@@ -214,7 +214,8 @@ bool ControlServer::handle(Peer& peer, const std::string& text) {
   } else if (type == "failure") {
     const std::int64_t blamed = number_of(message, "blamed", -1);
     const bool blames = blamed >= 0 && blamed < options_.world_size && blamed != peer.rank;
-    add_failure(RankFailure::Kind::reported, peer.rank, "failed: " + one_line(text_of(message, "message", 2048)), blames);
+    add_failure(RankFailure::Kind::reported, peer.rank, "failed: " + one_line(text_of(message, "message", 2048)),
+        blames);
   } else if (type == "finished") {
     state.finished = true;
     send(peer, R"({"type":"goodbye"})");
@@ -304,19 +305,21 @@ void ControlServer::watch_ranks(double now) {
     const bool waits = state.waiting_for != -1;
     if (!stalled || !waits) all_wait = false;
     int& earliest = waits ? first_waiting : culprit;
-    if (stalled && !state.failed && (earliest < 0 || state.last_progress < ranks_[earliest].last_progress)) earliest = rank;
+    const bool earlier = earliest < 0 || state.last_progress < ranks_[earliest].last_progress;
+    if (stalled && !state.failed && earlier) earliest = rank;
   }
   if (culprit >= 0) {
     add_failure(RankFailure::Kind::stalled, culprit,
-                fmt::format("hangs: no progress for {:.3g} s in {}", options_.hang_timeout_s, ranks_[culprit].activity));
+                fmt::format("hangs: no progress for {:.3g} s in {}", options_.hang_timeout_s,
+                    ranks_[culprit].activity));
   } else if (first_waiting >= 0 && all_wait) {
     std::string who;
     int named = 0;
     for (int rank = 0; rank < options_.world_size && named < 4; ++rank) {
       const RankState& state = ranks_[rank];
       if (state.finished) continue;
-      who += fmt::format("{}rank {} for {} in {}", named++ ? "; " : "", rank,
-                         state.waiting_for >= 0 ? fmt::format("rank {}", state.waiting_for) : "its peers", state.activity);
+      const std::string peer = state.waiting_for >= 0 ? fmt::format("rank {}", state.waiting_for) : "its peers";
+      who += fmt::format("{}rank {} for {} in {}", named++ ? "; " : "", rank, peer, state.activity);
     }
     if (!ranks_[first_waiting].failed) {
       add_failure(RankFailure::Kind::deadlock, first_waiting, "");
@@ -329,7 +332,8 @@ void ControlServer::watch_ranks(double now) {
 std::optional<RankFailure> ControlServer::first_failure() {
   if (first_ || failures_.empty()) return first_;
   const double now = monotonic_seconds();
-  const auto culprit = std::find_if(failures_.begin(), failures_.end(), [](const Event& event) { return !event.blames; });
+  const auto culprit = std::find_if(failures_.begin(), failures_.end(),
+      [](const Event& event) { return !event.blames; });
   if (culprit != failures_.end()) {
     const bool launcher_knows = culprit->failure.kind == RankFailure::Kind::lost && options_.host_rank < 0;
     if (now - culprit->time >= (launcher_knows ? lost_settle_s : settle_s)) first_ = culprit->failure;
@@ -351,10 +355,15 @@ double ControlServer::seconds_without_progress(int rank) const {
 void ControlServer::stop_all(StopCause cause, const std::string& reason) {
   if (stop_) return;
   stop_.emplace(cause, one_line(reason));
-  const std::string message = write_message({{"type", "stop"}, {"cause", static_cast<int>(cause)}, {"reason", stop_->second}});
+  const std::string message = stop_message();
   for (auto& [descriptor, peer] : peers_) {
     if (peer.rank >= 0) send(peer, message);
   }
+}
+
+std::string ControlServer::stop_message() const {
+  const auto& [cause, reason] = *stop_;
+  return write_message({{"type", "stop"}, {"cause", static_cast<int>(cause)}, {"reason", reason}});
 }
 
 std::string ControlServer::end_message() const {

@@ -52,8 +52,8 @@ class ControlServer {
   int descriptor() const { return events_.get(); }
   void serve();
 
-  /// The first failure, a moment after it was noticed: a rank that blames another one, or that died of another's death, is
-  /// not it. Stays the same once given.
+  /// The first failure, a moment after it was noticed: a rank that blames another one, or that died of another's death,
+  /// is not it. Stays the same once given.
   std::optional<RankFailure> first_failure();
   /// Something failed, and first_failure() will tell in a moment.
   bool failure_pending() const { return !first_ && !failures_.empty(); }
@@ -66,7 +66,8 @@ class ControlServer {
   void note_exit(int rank, std::int64_t pid, const std::string& how);
   /// Asks all ranks, those that connect later too, to save and leave.
   void stop_all(StopCause cause, const std::string& reason);
-  /// Tells all ranks, those that connect later too, that the run is over: each prints the reason and leaves with `code`.
+  /// Tells all ranks, those that connect later too, that the run is over: each prints the reason and leaves with
+  /// `code`.
   void end_all(const std::string& reason, int code);
   /// After end_all: every connection, but that of the rank in the server's own process, is gone.
   bool others_gone() const { return members_.size() == members_.count(options_.host_rank); }
@@ -113,6 +114,7 @@ class ControlServer {
   void answer_waits(const std::string& key);
   void add_failure(RankFailure::Kind kind, int rank, const std::string& what, bool blames = false);
   std::string rank_name(int rank) const;
+  std::string stop_message() const;
   std::string end_message() const;
 
   ControlServerOptions options_;

@@ -183,8 +183,8 @@ class LaunchReader {
     const auto compare = [&](const char* a, const char* b) {
       const auto value_a = number(a), value_b = number(b);
       if (value_a && value_b && *value_a != *value_b) {
-        refuse("{}={} contradicts {}={}: two launchers at once; unset the variables of one, or name the one that counts "
-               "with PACELINE_LAUNCHER={} or PACELINE_LAUNCHER={}",
+        refuse("{}={} contradicts {}={}: two launchers at once; unset the variables of one, or name the one that "
+               "counts with PACELINE_LAUNCHER={} or PACELINE_LAUNCHER={}",
                a, *value_a, b, *value_b, first.source, other.source);
       }
     };
@@ -205,7 +205,8 @@ class LaunchReader {
       if (result.master_port == 0) refuse_missing_master(launcher, "MASTER_PORT");
     }
     // Launchers by hand often leave it out: then all ranks are here, or as many as this rank can know of.
-    const int known = result.world_size == 1 || is_loopback(result.master_addr) ? result.world_size : result.local_rank + 1;
+    const bool all_here = result.world_size == 1 || is_loopback(result.master_addr);
+    const int known = all_here ? result.world_size : result.local_rank + 1;
     result.local_world_size = static_cast<int>(number(launcher.local_size).value_or(known));
     if (const auto id = get("PACELINE_RUN_ID")) {
       result.run_id = *id;
@@ -217,7 +218,8 @@ class LaunchReader {
   }
 
   [[noreturn]] void refuse_missing_master(const Launcher& launcher, const char* name) const {
-    refuse("{} is not set, but {}={} and {}={} are: set it to the {} of rank 0", name, launcher.rank, *get(launcher.rank),
+    refuse("{} is not set, but {}={} and {}={} are: set it to the {} of rank 0", name, launcher.rank,
+        *get(launcher.rank),
            size_name(launcher), *get(size_name(launcher)),
            std::string_view(name) == "MASTER_ADDR" ? "address" : "port");
   }
@@ -267,8 +269,8 @@ class LaunchReader {
     if (hosts == 0 && result.world_size == 1) hosts = 1;
     if (result.master_addr.empty()) {
       if (hosts != 1) {
-        refuse("{} ranks from Slurm, but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set: set MASTER_ADDR to the "
-               "host of rank 0",
+        refuse("{} ranks from Slurm, but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set: set MASTER_ADDR to "
+               "the host of rank 0",
                result.world_size);
       }
       result.master_addr = "127.0.0.1";

@@ -32,7 +32,8 @@ struct LaunchEnvironment {
 
 /// Who started this process, in this order:
 ///   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, [LOCAL_WORLD_SIZE,] MASTER_ADDR, MASTER_PORT  (the local launcher's too)
-///   slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST
+///   slurm      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or
+///              SLURM_JOB_NODELIST
 ///   open_mpi   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 ///   pmi        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 /// MASTER_ADDR and MASTER_PORT, where set, win over what is derived: the first host of Slurm's node list, this machine
@@ -40,8 +41,8 @@ struct LaunchEnvironment {
 ///
 /// Two launchers that disagree about rank or size are refused with both values, unless it is evident which one is the
 /// inner: torchrun and the local launcher leave their marks, and the variables of a Slurm batch script (no step) give
-/// way. PACELINE_LAUNCHER=<source> decides by hand. Incomplete sets, non-numbers and a rank beyond the size are refused.
-/// In a batch script or an allocation's shell without a step, Slurm's variables alone start nothing: "none".
+/// way. PACELINE_LAUNCHER=<source> decides by hand. Incomplete sets, non-numbers and a rank beyond the size are
+/// refused. In a batch script or an allocation's shell without a step, Slurm's variables alone start nothing: "none".
 LaunchEnvironment detect_launch(const EnvironmentVariable& variable = environment_variable);
 
 }  // namespace paceline

@@ -284,7 +284,8 @@ class LocalRun {
       Rank& rank = ranks_[r];
       if (rank.ended) continue;
       siginfo_t info{};
-      if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
+      if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid == 0) continue;
       // While the leader is a zombie, the number of its group cannot be another's.
       ::kill(-rank.pid, SIGKILL);
       ::waitpid(rank.pid, &rank.status, 0);

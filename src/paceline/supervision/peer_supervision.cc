@@ -57,7 +57,8 @@ RankSupervision::RankSupervision(const LaunchEnvironment& launch, const Exchange
   std::string address;
   if (const auto control = variable("PACELINE_CONTROL")) {
     const auto run_id = variable("PACELINE_RUN_ID");
-    if (!run_id) refuse("PACELINE_CONTROL={} is set but PACELINE_RUN_ID is not: they come from the local launcher", *control);
+    if (!run_id) refuse("PACELINE_CONTROL={} is set but PACELINE_RUN_ID is not: they come from the local launcher",
+        *control);
     address = *control;
     run_id_ = *run_id;
     under_launcher_ = true;

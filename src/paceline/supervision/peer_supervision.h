@@ -18,13 +18,14 @@ namespace paceline {
 struct SupervisionOptions {
   double silence_s = 5;         ///< without a heartbeat: frozen
   double hang_timeout_s = 120;  ///< without progress: hung
-  std::string bind_address;     ///< rank 0's, numeric; empty: loopback if all ranks are on this machine, else that of MASTER_ADDR
+  /// Rank 0's, numeric. Empty: the loopback if all ranks are on this machine, else reachable_address().
+  std::string bind_address;
   std::function<void(const std::string& reason, int code)> on_end;  ///< see ControlClientOptions
 };
 
-/// The supervision of one rank, whoever started it. Under the local launcher it connects to the launcher; under torchrun,
-/// srun or mpirun rank 0 runs the control server in a thread and hands its address to the others through the exchange;
-/// a single process has none. Stop requests go from any rank to all.
+/// The supervision of one rank, whoever started it. Under the local launcher it connects to the launcher; under
+/// torchrun, srun or mpirun rank 0 runs the control server in a thread and hands its address to the others through the
+/// exchange; a single process has none. Stop requests go from any rank to all.
 class RankSupervision {
  public:
   /// `exchange` is used only where the local launcher offers none; it may be empty under the launcher or for one rank.
@@ -39,8 +40,8 @@ class RankSupervision {
   std::optional<Exchange> launcher_exchange();
   /// To be called before a rank leaves with an error. Returns when the others are told.
   void report_failure(const std::string& message, int blamed = -1);
-  /// To be called before a rank leaves because it is done or was asked to stop. Where rank 0 hosts the server, it returns
-  /// there when all ranks have finished, and fails if one could not.
+  /// To be called before a rank leaves because it is done or was asked to stop. Where rank 0 hosts the server, it
+  /// returns there when all ranks have finished, and fails if one could not.
   void finish();
 
  private:

@@ -38,7 +38,8 @@ RunLock::RunLock(const std::filesystem::path& run_folder) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string me = fmt::format("process {} on {}\n", ::getpid(), host.data());
-  if (::ftruncate(file_.get(), 0) != 0 || ::pwrite(file_.get(), me.data(), me.size(), 0) != static_cast<ssize_t>(me.size())) {
+  const auto size = static_cast<ssize_t>(me.size());
+  if (::ftruncate(file_.get(), 0) != 0 || ::pwrite(file_.get(), me.data(), me.size(), 0) != size) {
     fail("cannot write {}: {}", path.string(), std::strerror(errno));
   }
 }

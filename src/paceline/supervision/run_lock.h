@@ -6,8 +6,8 @@
 
 namespace paceline {
 
-/// Holds a run's folder for one run at a time, by flock on `run.lock` in it; the kernel releases it when the holder ends,
-/// however it ends. Refuses a folder in use, naming the holder's process and host.
+/// Holds a run's folder for one run at a time, by flock on `run.lock` in it; the kernel releases it when the holder
+/// ends, however it ends. Refuses a folder in use, naming the holder's process and host.
 class RunLock {
  public:
   /// Creates the folder if need be.

@@ -55,7 +55,8 @@ void StopRequest::watch(std::optional<double> max_minutes) {
   while (true) {
     std::array<pollfd, 2> ready{pollfd{signals_.get(), POLLIN, 0}, pollfd{end_.get(), POLLIN, 0}};
     const double wait = limit - monotonic_seconds();
-    ::poll(ready.data(), ready.size(), limit == never ? -1 : static_cast<int>(std::clamp(std::ceil(wait * 1000), 0.0, 1e9)));
+    const int milliseconds = limit == never ? -1 : static_cast<int>(std::clamp(std::ceil(wait * 1000), 0.0, 1e9));
+    ::poll(ready.data(), ready.size(), milliseconds);
     if (ready[1].revents != 0) return;
     const double now = monotonic_seconds();
     signalfd_siginfo info{};

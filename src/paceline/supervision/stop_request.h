@@ -22,10 +22,11 @@ const char* stop_cause_text(StopCause cause);
 /// The program's exit code after a stop with everything saved: 130 after SIGINT, else 143. 0 is for finished runs only.
 int stop_exit_code(StopCause cause);
 
-/// The process's wish to stop: set by SIGTERM, SIGINT, a time limit, or by ask(). The training loop looks at requested()
-/// once a step. SIGTERM and SIGINT are blocked and read by one thread from a signalfd, so nothing runs in a signal handler.
-/// Construct it before any other thread exists (a thread that leaves them unblocked would get the default action), one
-/// at a time. A SIGINT that comes a second or more after the first request ends the process at once with code 130.
+/// The process's wish to stop: set by SIGTERM, SIGINT, a time limit, or by ask(). The training loop looks at
+/// requested() once a step. SIGTERM and SIGINT are blocked and read by one thread from a signalfd, so nothing runs in a
+/// signal handler. Construct it before any other thread exists (a thread that leaves them unblocked would get the
+/// default action), one at a time. A SIGINT that comes a second or more after the first request ends the process at
+/// once with code 130.
 class StopRequest {
  public:
   /// `max_minutes`: the time limit from now on; none or <= 0 is no limit.
@@ -42,8 +43,8 @@ class StopRequest {
   /// Asks from inside the program. The first request stays.
   void ask(StopCause cause, const std::string& reason);
 
-  /// Called once, from any thread, for a signal or the time limit, not for ask(): where to pass the wish on to the other
-  /// ranks. Called at once if it already happened.
+  /// Called once, from any thread, for a signal or the time limit, not for ask(): where to pass the wish on to the
+  /// other ranks. Called at once if it already happened.
   void on_request(std::function<void(StopCause, const std::string& reason)> call);
 
  private:

@@ -79,7 +79,8 @@ std::optional<double> cgroup_cpu_limit(const std::filesystem::path& root) {
     const std::string& type = dash[1];
     const auto super_options = split(dash[3], ',');
     const bool unified = type == "cgroup2";
-    const bool cpu = type == "cgroup" && std::find(super_options.begin(), super_options.end(), "cpu") != super_options.end();
+    const bool cpu = type == "cgroup" && std::find(super_options.begin(), super_options.end(),
+        "cpu") != super_options.end();
     const std::string& group = unified ? unified_group : cpu_group;
     if ((!unified && !cpu) || group.empty()) continue;
     const auto mount_point = root / std::filesystem::path(fields[4]).relative_path();
@@ -121,7 +122,8 @@ ThreadChoice threads_per_rank(int cores, int local_ranks, const EnvironmentVaria
     const int fair = std::max(1, cores / local_ranks);
     // torchrun sets 1 where the user sets nothing, which cannot be told from the user's own 1.
     if (threads == 1 && fair > 1 && set("TORCHELASTIC_RUN_ID")) {
-      return {threads, fmt::format("from OMP_NUM_THREADS, torchrun's default; OMP_NUM_THREADS={} would use all cores", fair)};
+      return {threads, fmt::format("from OMP_NUM_THREADS, torchrun's default; OMP_NUM_THREADS={} would use all cores",
+          fair)};
     }
     return {threads, "from OMP_NUM_THREADS"};
   }
@@ -129,7 +131,8 @@ ThreadChoice threads_per_rank(int cores, int local_ranks, const EnvironmentVaria
     return {std::min(cores, count_of("SLURM_CPUS_PER_TASK", *slurm)),
             fmt::format("from SLURM_CPUS_PER_TASK, {} usable core{}", cores, cores == 1 ? "" : "s")};
   }
-  return {std::max(1, cores / local_ranks), fmt::format("{} usable core{} / {} local rank{}", cores, cores == 1 ? "" : "s",
+  return {std::max(1, cores / local_ranks), fmt::format("{} usable core{} / {} local rank{}", cores, cores == 1 ? ""
+      : "s",
                                                         local_ranks, local_ranks == 1 ? "" : "s")};
 }
 
