@@ -4,7 +4,8 @@
 set -euo pipefail
 
 dest=${1:?usage: fetch_text.sh DEST}
-wanted="python3-doc postgresql-doc git-doc debian-reference-en debian-policy developers-reference debian-faq aptitude-doc-en"
+wanted="python3-doc postgresql-doc git-doc debian-reference-en debian-policy developers-reference debian-faq
+  aptitude-doc-en"
 
 fail() { echo "fetch_text.sh: $*" >&2; exit 1; }
 
@@ -41,7 +42,7 @@ if ! download $packages; then
     for version in $(apt-cache madison "$package" | awk '{print $3}' | uniq); do
       if download "$package=$version"; then got=1; break; fi
     done
-    [ -n "$got" ] || fail "cannot download $package: $(tail -n 1 "$work/errors"); run 'apt-get update' as root, then try again"
+    [ -n "$got" ] || fail "cannot download $package: $(tail -n 1 "$work/errors"); run 'apt-get update' as root and try again"
   done
 fi
 
@@ -54,7 +55,8 @@ mkdir -p "$(dirname "$dest")"
 rm -rf "$dest.partial"
 mkdir "$dest.partial"
 (cd "$work/root/usr/share" && find doc debian-reference developers-reference -name '*.html' \
-  ! -path '*/_sources/*' ! -path '*/_static/*' ! -name 'genindex*' ! -name 'py-modindex*' ! -name 'search.html' ! -name 'contents.html' \
+  ! -path '*/_sources/*' ! -path '*/_static/*' ! -name 'genindex*' ! -name 'py-modindex*' \
+  ! -name 'search.html' ! -name 'contents.html' \
   ! -name 'bookindex.html' ! -name '*-1.html' ! -name 'developers-reference.html' \( -type f -o -type l \) -print0 |
   tar --null --dereference --no-recursion -cf - -T -) | tar -xf - -C "$dest.partial"
 (cd "$work/deb" && ls -1) >"$dest.partial/packages.txt"

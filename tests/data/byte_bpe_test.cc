@@ -30,7 +30,8 @@ TEST(ByteBpe, AnyBytesComeBack) {
   const ByteBpe tokenizer = trained_on(corpus + corpus, 280);
   std::string every_byte;
   for (int byte = 0; byte < 256; ++byte) every_byte += static_cast<char>(byte);
-  for (const std::string& text : {every_byte, random_text(1, 5000, 256), std::string("\xF0\x9F\x91 cut"), std::string()}) {
+  for (const std::string& text :
+       {every_byte, random_text(1, 5000, 256), std::string("\xF0\x9F\x91 cut"), std::string()}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
   }
   EXPECT_LT(tokenizer.encode(corpus).size(), corpus.size() / 2);

@@ -18,12 +18,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::string_view words[] = {"river", "mill", "bridge", "the", "of", "council", "wheel", "water", "stone", "old", "runs", "under"};
+constexpr std::string_view words[] = {"river", "mill",  "bridge", "the", "of",   "council",
+                                      "wheel", "water", "stone",  "old", "runs", "under"};
 
 std::string sentence(std::uint64_t seed, int length) {
   const std::uint64_t key = stream_key(seed, "sentence");
   std::string text;
-  for (int i = 0; i < length; ++i) text += std::string(i == 0 ? "" : " ") + std::string(words[random_bits(key, i) % std::size(words)]);
+  for (int i = 0; i < length; ++i)
+    text += std::string(i == 0 ? "" : " ") + std::string(words[random_bits(key, i) % std::size(words)]);
   return text + ".";
 }
 
@@ -117,15 +119,18 @@ TEST_F(DataBuildTest, SameBytesForAnyWorkers) {
   build(1, "one");
   for (const int workers : {2, 7}) {
     build(workers, "many");
-    for (const char* name : {"tokenizer.json", "train.bin", "train.idx", "held_out.bin", "held_out.idx", "ledger.json", "manifest.json"}) {
-      EXPECT_EQ(read_file(folder_ / "one" / name), read_file(folder_ / "many" / name)) << name << ", " << workers << " workers";
+    for (const char* name :
+         {"tokenizer.json", "train.bin", "train.idx", "held_out.bin", "held_out.idx", "ledger.json", "manifest.json"}) {
+      EXPECT_EQ(read_file(folder_ / "one" / name), read_file(folder_ / "many" / name))
+          << name << ", " << workers << " workers";
     }
     std::filesystem::remove_all(folder_ / "many");
   }
 }
 
 TEST_F(DataBuildTest, TheSplitFollowsTheContent) {
-  const auto held_out_before = nlohmann::json::parse((build(), read_file(folder_ / "out/ledger.json")))["kept"]["held_out"];
+  const auto held_out_before =
+      nlohmann::json::parse((build(), read_file(folder_ / "out/ledger.json")))["kept"]["held_out"];
   write_file(folder_ / "in/00.html", "<p>a new first page</p>");
   for (const auto& path : held_out_before) {
     if (path.get<std::string>().ends_with("00.html")) continue;

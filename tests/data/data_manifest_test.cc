@@ -59,11 +59,14 @@ TEST(DataManifest, FilesThatDifferAreNamed) {
   bin[0] ^= 1;
   write_file(folder / "train.bin", bin);
   EXPECT_NO_THROW(verify_data_files(manifest, folder.path(), false));
-  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), true); }), HasSubstr("train.bin: its content differs"));
+  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), true); }),
+              HasSubstr("train.bin: its content differs"));
   write_file(folder / "train.bin", bin + "x");
-  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), false); }), HasSubstr("train.bin: has 5 bytes"));
+  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), false); }),
+              HasSubstr("train.bin: has 5 bytes"));
   std::filesystem::remove(folder / "train.bin");
-  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), false); }), HasSubstr("train.bin: No such file"));
+  EXPECT_THAT(error_of([&] { verify_data_files(manifest, folder.path(), false); }),
+              HasSubstr("train.bin: No such file"));
 }
 
 TEST(DataManifest, DamageIsNamed) {

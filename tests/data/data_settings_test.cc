@@ -27,7 +27,8 @@ class DataSettingsTest : public testing::Test {
 
 TEST_F(DataSettingsTest, ReadsAllKeys) {
   const DataSettings settings = read(
-      "[input]\npaths = [\"a\", \"b\"]\nextensions = [\".md\"]\n[output]\nfolder = \"out\"\n[tokenizer]\nvocabulary_size = 2048\n"
+      "[input]\npaths = [\"a\", \"b\"]\nextensions = [\".md\"]\n[output]\nfolder = "
+      "\"out\"\n[tokenizer]\nvocabulary_size = 2048\n"
       "[split]\nheld_out_fraction = 0.25\nseed = 9\n[run]\nworkers = 3\n");
   EXPECT_THAT(settings.input_paths, ElementsAre("a", "b"));
   EXPECT_THAT(settings.extensions, ElementsAre(".md"));
@@ -45,14 +46,16 @@ TEST_F(DataSettingsTest, OnlyPathsAndFolderAreNeeded) {
 }
 
 TEST_F(DataSettingsTest, UnknownKeysNameTheNearest) {
-  EXPECT_THAT(refusal(least_ + "[tokenizer]\nvocab_size = 5000\n"),
-              AllOf(HasSubstr("data.toml:6:"), HasSubstr("'tokenizer.vocab_size'"), HasSubstr("'tokenizer.vocabulary_size'")));
+  EXPECT_THAT(
+      refusal(least_ + "[tokenizer]\nvocab_size = 5000\n"),
+      AllOf(HasSubstr("data.toml:6:"), HasSubstr("'tokenizer.vocab_size'"), HasSubstr("'tokenizer.vocabulary_size'")));
   EXPECT_THAT(refusal(least_ + "[spilt]\nseed = 1\n"), AllOf(HasSubstr("data.toml:6:"), HasSubstr("'split.seed'")));
   EXPECT_THAT(refusal("seed = 1\n" + least_), AllOf(HasSubstr("data.toml:1:"), HasSubstr("outside a section")));
 }
 
 TEST_F(DataSettingsTest, WrongValuesNameLineAndRange) {
-  EXPECT_THAT(refusal(least_ + "[tokenizer]\nvocabulary_size = \"big\"\n"), AllOf(HasSubstr("data.toml:6:"), HasSubstr("from 257 to")));
+  EXPECT_THAT(refusal(least_ + "[tokenizer]\nvocabulary_size = \"big\"\n"),
+              AllOf(HasSubstr("data.toml:6:"), HasSubstr("from 257 to")));
   EXPECT_THAT(refusal(least_ + "[tokenizer]\nvocabulary_size = 256\n"), HasSubstr("from 257 to"));
   EXPECT_THAT(refusal(least_ + "[split]\nheld_out_fraction = 1\n"), HasSubstr("between 0 and 1"));
   EXPECT_THAT(refusal(least_ + "[split]\nheld_out_fraction = nan\n"), HasSubstr("between 0 and 1"));

@@ -28,16 +28,19 @@ std::string gzip(const std::string& text) {
 
 TEST(DocumentReader, ListsFilesInAStableOrder) {
   const TemporaryFolder folder;
-  for (const char* name : {"b/2.txt", "b/10.txt", "a.html", "c.txt.gz", "d.pdf", "b-/x.txt", "html"}) write_file(folder / name, "x");
+  for (const char* name : {"b/2.txt", "b/10.txt", "a.html", "c.txt.gz", "d.pdf", "b-/x.txt", "html"})
+    write_file(folder / name, "x");
   const std::string root = folder.path().string();
   const auto names = [&](const std::vector<std::string>& paths) {
     std::vector<std::string> result;
-    for (const auto& path : list_documents(paths, {".txt", ".html"})) result.push_back(path.string().substr(root.size() + 1));
+    for (const auto& path : list_documents(paths, {".txt", ".html"}))
+      result.push_back(path.string().substr(root.size() + 1));
     return result;
   };
   EXPECT_THAT(names({root}), ElementsAre("a.html", "b-/x.txt", "b/10.txt", "b/2.txt", "c.txt.gz"));
   EXPECT_THAT(names({root + "/d.pdf", root + "/b", root + "/b/2.txt"}), ElementsAre("d.pdf", "b/10.txt", "b/2.txt"));
-  EXPECT_THAT(error_of([&] { list_documents({root + "/none"}, {".txt"}); }), HasSubstr("/none: no such file or folder"));
+  EXPECT_THAT(error_of([&] { list_documents({root + "/none"}, {".txt"}); }),
+              HasSubstr("/none: no such file or folder"));
 }
 
 TEST(DocumentReader, HtmlByNamePlainOtherwise) {
@@ -52,7 +55,8 @@ TEST(DocumentReader, GzipMembersAndDamage) {
   std::string large;
   for (std::int64_t i = 0; i < 300000; ++i) large += std::to_string(i * 7919 % 10007) + " ";
   EXPECT_EQ(extract_document("a.txt.gz", gzip(large)).text, large);
-  for (const std::string& damaged : {two.substr(0, two.size() - 5), std::string("no gzip"), std::string(), two + "tail"}) {
+  for (const std::string& damaged :
+       {two.substr(0, two.size() - 5), std::string("no gzip"), std::string(), two + "tail"}) {
     const ExtractedDocument document = extract_document("a.txt.gz", damaged);
     EXPECT_EQ(document.refusal, "damaged gzip file");
     EXPECT_EQ(document.text, "");

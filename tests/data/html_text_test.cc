@@ -12,7 +12,8 @@ namespace paceline {
 namespace {
 
 TEST(HtmlText, BlocksEndLinesAndWhiteSpaceCollapses) {
-  EXPECT_EQ(html_text("<title>no</title><body><h1>A \n  title</h1><p>One&nbsp;&amp; <b>two</b>,\n three.</p>\n<p>Four<br>five &lt;x&gt; &#233;"),
+  EXPECT_EQ(html_text("<title>no</title><body><h1>A \n  title</h1><p>One&nbsp;&amp; <b>two</b>,\n "
+                      "three.</p>\n<p>Four<br>five &lt;x&gt; &#233;"),
             "A title\n\nOne & two, three.\n\nFour\nfive <x> \u00e9");
   EXPECT_EQ(html_text("<table><tr><td>a</td><td>b</td></tr><tr><th>c<td>d</table>end"), "a b\nc d\n\nend");
   EXPECT_EQ(html_text(""), "");
@@ -22,7 +23,8 @@ TEST(HtmlText, BlocksEndLinesAndWhiteSpaceCollapses) {
 TEST(HtmlText, PreKeepsItsLines) {
   const std::string page =
       "<article><p>Use <code>pip install demo</code> to install the tool and then read the manual page.</p>"
-      "<pre><code>def f(x):\n    if x:\n        return 1\n\n\tdone\n</code></pre><p>The second paragraph.</p></article>";
+      "<pre><code>def f(x):\n    if x:\n        return 1\n\n\tdone\n</code></pre><p>The second "
+      "paragraph.</p></article>";
   EXPECT_EQ(html_text(page),
             "Use pip install demo to install the tool and then read the manual page.\n\n"
             "def f(x):\n    if x:\n        return 1\n\n\tdone\n\nThe second paragraph.");
@@ -30,11 +32,13 @@ TEST(HtmlText, PreKeepsItsLines) {
 }
 
 TEST(HtmlText, MenusAndScriptsGo) {
-  EXPECT_EQ(html_text("<head><style>p{}</style></head><body><header>top</header><nav>menu</nav><script>var x = '<p>';</script>"
-                      "<div class='x sphinxsidebar'>side</div><div role='navigation'>related</div><div id=footer>foot</div>"
-                      "<p>kept<a class=headerlink href=#k>\u00b6</a></p><div class='related-work'>kept too</div><footer>f</footer>"
-                      "<form><button>b</button></form><!-- comment --></body>"),
-            "kept\n\nkept too");
+  EXPECT_EQ(
+      html_text(
+          "<head><style>p{}</style></head><body><header>top</header><nav>menu</nav><script>var x = '<p>';</script>"
+          "<div class='x sphinxsidebar'>side</div><div role='navigation'>related</div><div id=footer>foot</div>"
+          "<p>kept<a class=headerlink href=#k>\u00b6</a></p><div class='related-work'>kept too</div><footer>f</footer>"
+          "<form><button>b</button></form><!-- comment --></body>"),
+      "kept\n\nkept too");
 }
 
 TEST(HtmlText, OneMainElementIsThePage) {
@@ -44,18 +48,25 @@ TEST(HtmlText, OneMainElementIsThePage) {
 }
 
 TEST(HtmlText, NothingDoubledOrGlued) {
-  EXPECT_EQ(html_text("<main><section><p>First</p>This gets Squished<div><h4>There should be a space</h4><p>Another sentence</p>"
-                      "This also gets Squished</div><div><h4>Where is the space</h4><p>This sentence has to be long enough.</p>"
-                      "</div></section></main>"),
-            "First\n\nThis gets Squished\n\nThere should be a space\n\nAnother sentence\n\nThis also gets Squished\n\n"
-            "Where is the space\n\nThis sentence has to be long enough.");
-  EXPECT_EQ(html_text("<main><p>Intro.</p><ul><li><span tabindex=0>You may see it.</span></li><li><span>You may correct it.</span></li></ul></main>"),
+  EXPECT_EQ(
+      html_text(
+          "<main><section><p>First</p>This gets Squished<div><h4>There should be a space</h4><p>Another sentence</p>"
+          "This also gets Squished</div><div><h4>Where is the space</h4><p>This sentence has to be long enough.</p>"
+          "</div></section></main>"),
+      "First\n\nThis gets Squished\n\nThere should be a space\n\nAnother sentence\n\nThis also gets Squished\n\n"
+      "Where is the space\n\nThis sentence has to be long enough.");
+  EXPECT_EQ(html_text("<main><p>Intro.</p><ul><li><span tabindex=0>You may see it.</span></li><li><span>You may "
+                      "correct it.</span></li></ul></main>"),
             "Intro.\n\nYou may see it.\nYou may correct it.");
-  EXPECT_NE(html_text("<table><tr><td><a href='/'>Home</a></td><td><h1>Gears</h1><p>Mount a gear.<p>If the left knob turns at rate "
-                      "<i>r</i>, the middle gear turns at rate -3<i>r</i> and the right knob turns at rate 3<i>r</i>/2. This produces "
-                      "a line with slope 3/2.<p>Then go on.</td></tr></table>")
-                .find("rate r, the middle gear turns at rate -3r and the right knob turns at rate 3r/2. This produces a line with slope 3/2."),
-            std::string::npos);
+  EXPECT_NE(
+      html_text(
+          "<table><tr><td><a href='/'>Home</a></td><td><h1>Gears</h1><p>Mount a gear.<p>If the left knob turns at rate "
+          "<i>r</i>, the middle gear turns at rate -3<i>r</i> and the right knob turns at rate 3<i>r</i>/2. This "
+          "produces "
+          "a line with slope 3/2.<p>Then go on.</td></tr></table>")
+          .find("rate r, the middle gear turns at rate -3r and the right knob turns at rate 3r/2. This produces a line "
+                "with slope 3/2."),
+      std::string::npos);
 }
 
 TEST(HtmlText, DeepNestingIsRefusedAtOnce) {
@@ -68,7 +79,8 @@ TEST(HtmlText, DeepNestingIsRefusedAtOnce) {
 }
 
 TEST(HtmlText, AnyBytesGiveText) {
-  const std::string pieces[] = {"<", ">", "</", "div", "p", "pre", " class=", "\"", "'", "&", "&#x", "<!--", "-->", "\n", "\xC3\xA9", "script", "="};
+  const std::string pieces[] = {"<", ">",   "</",   "div", "p",  "pre",      " class=", "\"", "'",
+                                "&", "&#x", "<!--", "-->", "\n", "\xC3\xA9", "script",  "="};
   for (std::uint64_t page = 0; page < 200; ++page) {
     std::string html;
     const std::uint64_t key = stream_key(page, "html");

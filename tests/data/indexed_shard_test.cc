@@ -128,7 +128,8 @@ TEST_F(IndexedShardTest, TheIndexSaysHowWideTokensAre) {
   write(bytes_of_hex("01 02 FF 04 05"), with_code(golden_idx, 1, 1));
   EXPECT_THAT(IndexedShard(prefix()).read_document(0), ElementsAre(1, 2, 255));
   write(bytes_of_hex("0100 0200 FFFF 0400 0500"), with_code(golden_idx, 3, 2));  // int16: -1
-  EXPECT_THAT(error_of([&] { verify_token_range(IndexedShard(prefix()), 100); }), HasSubstr("token 2 (document 0) has the id -1"));
+  EXPECT_THAT(error_of([&] { verify_token_range(IndexedShard(prefix()), 100); }),
+              HasSubstr("token 2 (document 0) has the id -1"));
 }
 
 TEST_F(IndexedShardTest, SequenceModesOfMultimodalDataAreAccepted) {
@@ -142,7 +143,8 @@ TEST_F(IndexedShardTest, AnyCutIsNamed) {
   }
   for (std::size_t length = 0; length < golden_bin.size(); ++length) {
     EXPECT_THAT(refusal(golden_bin.substr(0, length), golden_idx),
-                AllOf(HasSubstr("s.bin: has " + std::to_string(length) + " bytes"), HasSubstr("asks for 10"), HasSubstr("truncated")));
+                AllOf(HasSubstr("s.bin: has " + std::to_string(length) + " bytes"), HasSubstr("asks for 10"),
+                      HasSubstr("truncated")));
   }
   EXPECT_THAT(refusal(golden_bin + "xx", golden_idx), HasSubstr("s.bin: has 12 bytes"));
 }

@@ -65,7 +65,8 @@ TEST(KneserNeyBigram, LearnsMoreThanTheUnigram) {
   std::vector<double> counts(vocabulary, 1.0);
   for (const std::int32_t token : all.first(50000)) counts[static_cast<std::size_t>(token)] += 1;
   double unigram = 0;
-  for (const std::int32_t token : all.subspan(50001)) unigram -= std::log(counts[static_cast<std::size_t>(token)] / (50000 + vocabulary));
+  for (const std::int32_t token : all.subspan(50001))
+    unigram -= std::log(counts[static_cast<std::size_t>(token)] / (50000 + vocabulary));
   EXPECT_LT(model.loss(all.subspan(50000)), 0.9 * unigram / 9999);
 }
 

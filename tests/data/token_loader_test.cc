@@ -25,7 +25,8 @@ struct Sample {
 
 Sample read(const TokenLoader& loader, std::uint64_t number) {
   const auto length = static_cast<std::size_t>(loader.sequence_length());
-  Sample sample{std::vector<std::int64_t>(length + 1), std::vector<std::int32_t>(length + 1), std::vector<std::uint8_t>(length)};
+  Sample sample{std::vector<std::int64_t>(length + 1), std::vector<std::int32_t>(length + 1),
+                std::vector<std::uint8_t>(length)};
   loader.read(number, sample.tokens, sample.documents, sample.mask);
   return sample;
 }
@@ -132,7 +133,8 @@ TEST_F(TokenLoaderTest, MaskGoesByPositionNotById) {
   EXPECT_EQ(counted_ends, 3);
 
   write_file(prefix() + ".mask", mask + "x");
-  EXPECT_THAT(error_of([this] { TokenLoader(prefix(), 8, 0, false); }), AllOf(HasSubstr("s.mask: has 33 bytes"), HasSubstr("32 tokens")));
+  EXPECT_THAT(error_of([this] { TokenLoader(prefix(), 8, 0, false); }),
+              AllOf(HasSubstr("s.mask: has 33 bytes"), HasSubstr("32 tokens")));
 }
 
 TEST_F(TokenLoaderTest, ThreadsReadTheSame) {

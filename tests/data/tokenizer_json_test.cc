@@ -28,7 +28,8 @@ Json plain(const Json& vocabulary, const Json& merges, bool ignore_merges = fals
 ByteBpe parse(const Json& json) { return parse_tokenizer_json(json.dump(), "t.json"); }
 
 Json added_token(const std::string& content, int id) {
-  return {{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"special", true}};
+  return {{"id", id},        {"content", content}, {"single_word", false},
+          {"lstrip", false}, {"rstrip", false},    {"special", true}};
 }
 
 // The ids that Hugging Face tokenizers 0.23.3 gives.
@@ -98,7 +99,8 @@ TEST(TokenizerJson, WhatWouldTokeniseOtherwiseIsRefusedByName) {
   };
   EXPECT_THAT(refusal("/normalizer", {{"type", "NFC"}}), HasSubstr("t.json: normalizer of type 'NFC'"));
   EXPECT_THAT(refusal("/pre_tokenizer", {{"type", "Whitespace"}}), HasSubstr("pre_tokenizer of type 'Whitespace'"));
-  EXPECT_THAT(refusal("/pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", true}}), HasSubstr("add_prefix_space"));
+  EXPECT_THAT(refusal("/pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", true}}),
+              HasSubstr("add_prefix_space"));
   EXPECT_THAT(refusal("/model/dropout", 0.1), HasSubstr("model.dropout"));
   EXPECT_THAT(refusal("/model/byte_fallback", true), HasSubstr("model.byte_fallback"));
   EXPECT_THAT(refusal("/model/type", "Unigram"), HasSubstr("not of type BPE"));
@@ -107,7 +109,8 @@ TEST(TokenizerJson, WhatWouldTokeniseOtherwiseIsRefusedByName) {
   EXPECT_THAT(refusal("/model/vocab/a", 2), HasSubstr("the id 2 to two tokens"));
   EXPECT_THAT(refusal("/model/vocab/a", -1), HasSubstr("token 'a' the id -1"));
   EXPECT_THAT(error_of([] { parse_tokenizer_json("{\"model\": ", "t.json"); }), HasSubstr("t.json: is not JSON"));
-  EXPECT_THAT(error_of([] { read_tokenizer_json("/nonexistent/t.json"); }), HasSubstr("/nonexistent/t.json: No such file"));
+  EXPECT_THAT(error_of([] { read_tokenizer_json("/nonexistent/t.json"); }),
+              HasSubstr("/nonexistent/t.json: No such file"));
 }
 
 }  // namespace

@@ -21,11 +21,18 @@ TEST(Utf8, ValidTextStaysAsItIs) {
 // The counts are those of the WHATWG decoder: one for the longest valid prefix of a sequence.
 TEST(Utf8, IllFormedSequencesBecomeReplacementCharacters) {
   EXPECT_EQ(repaired("caf\xE9 cr\xE8me", 2), "caf\uFFFD cr\uFFFDme");
-  EXPECT_EQ(repaired("x\xE4\xB8", 1), "x\uFFFD");                            // cut at the end
-  EXPECT_EQ(repaired("\xF0\x9F\x91" "a", 1), "\uFFFDa");                     // cut in the middle
-  EXPECT_EQ(repaired("\xED\xA0\x80", 3), "\uFFFD\uFFFD\uFFFD");              // a surrogate
-  EXPECT_EQ(repaired("\xC0\x80", 2), "\uFFFD\uFFFD");                        // overlong
-  EXPECT_EQ(repaired("\xFF\xFE" "1234567890 \x80 z", 3), "\uFFFD\uFFFD" "1234567890 \uFFFD z");
+  EXPECT_EQ(repaired("x\xE4\xB8", 1), "x\uFFFD");  // cut at the end
+  EXPECT_EQ(repaired("\xF0\x9F\x91"
+                     "a",
+                     1),
+            "\uFFFDa");                                          // cut in the middle
+  EXPECT_EQ(repaired("\xED\xA0\x80", 3), "\uFFFD\uFFFD\uFFFD");  // a surrogate
+  EXPECT_EQ(repaired("\xC0\x80", 2), "\uFFFD\uFFFD");            // overlong
+  EXPECT_EQ(repaired("\xFF\xFE"
+                     "1234567890 \x80 z",
+                     3),
+            "\uFFFD\uFFFD"
+            "1234567890 \uFFFD z");
 }
 
 TEST(Utf8, CodePointsThereAndBack) {

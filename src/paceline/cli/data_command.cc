@@ -66,7 +66,8 @@ void print_summary(const DataBuildResult& result, const std::string& folder) {
   for (const auto& [reason, count] : manifest.documents_removed) removed += fmt::format(", {} {}", count, reason);
   fmt::print("documents   {} read, {} kept{}\n", manifest.documents_read, manifest.documents_kept, removed);
   if (manifest.replaced_characters > 0) {
-    fmt::print("repaired    {} ill-formed UTF-8 sequences became U+FFFD (see ledger.json)\n", manifest.replaced_characters);
+    fmt::print("repaired    {} ill-formed UTF-8 sequences became U+FFFD (see ledger.json)\n",
+               manifest.replaced_characters);
   }
   fmt::print("vocabulary  {} tokens, end of text is {}\n", manifest.vocabulary_size, manifest.end_of_text_id);
   for (const ManifestShard& shard : manifest.shards) {
@@ -77,11 +78,14 @@ void print_summary(const DataBuildResult& result, const std::string& folder) {
   if (manifest.bigram_held_out_loss) {
     const ManifestShard& held_out = manifest.shard("held_out");
     const double targets = static_cast<double>(held_out.summary.tokens - 1);
-    fmt::print("bigram      held-out loss {:.4f} nats a token, {:.3f} bits a byte (interpolated Kneser-Ney, the mark to beat)\n",
-               *manifest.bigram_held_out_loss,
-               *manifest.bigram_held_out_loss * targets / std::log(2.0) / static_cast<double>(held_out.text_bytes));
+    fmt::print(
+        "bigram      held-out loss {:.4f} nats a token, {:.3f} bits a byte (interpolated Kneser-Ney, the mark to "
+        "beat)\n",
+        *manifest.bigram_held_out_loss,
+        *manifest.bigram_held_out_loss * targets / std::log(2.0) / static_cast<double>(held_out.text_bytes));
   }
-  fmt::print("{} {}, data version {}\n", folder, result.up_to_date ? "is up to date" : "is written", manifest.data_version);
+  fmt::print("{} {}, data version {}\n", folder, result.up_to_date ? "is up to date" : "is written",
+             manifest.data_version);
 }
 
 int build(const BuildOptions& options) {
@@ -91,11 +95,11 @@ int build(const BuildOptions& options) {
       process_environment, {}, [](const std::string& notice) { fmt::print(stderr, "note: {}\n", notice); });
   const DataProducer producer = {program_version, trace.trace_id.hex(), trace.span_id.hex()};
   std::optional<StageProgress> progress(std::in_place);
-  const DataBuildResult result = build_data(
-      settings, producer,
-      [&progress](std::string_view stage, std::int64_t done, std::int64_t total, std::string_view unit) {
-        progress->show(stage, done, total, unit);
-      });
+  const DataBuildResult result =
+      build_data(settings, producer,
+                 [&progress](std::string_view stage, std::int64_t done, std::int64_t total, std::string_view unit) {
+                   progress->show(stage, done, total, unit);
+                 });
   progress.reset();  // ends its line
   if (options.json) {
     Json json = Json::parse(format_manifest(result.manifest));
@@ -150,12 +154,12 @@ int inspect(const InspectOptions& options) {
   }
   const std::size_t bytes = token_bytes(shard.token_type());
   if (options.json) {
-    const Json json = {{"prefix", shard.prefix()},      {"bytes_per_token", bytes}, {"documents", shard.documents()},
+    const Json json = {{"prefix", shard.prefix()},       {"bytes_per_token", bytes}, {"documents", shard.documents()},
                        {"sequences", shard.sequences()}, {"tokens", shard.tokens()}, {"longest_document", longest}};
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}: {} documents, {} tokens of {} bytes, the longest document has {}\n", shard.prefix(), shard.documents(),
-               shard.tokens(), bytes, longest);
+    fmt::print("{}: {} documents, {} tokens of {} bytes, the longest document has {}\n", shard.prefix(),
+               shard.documents(), shard.tokens(), bytes, longest);
   }
   return 0;
 }
@@ -190,7 +194,8 @@ void define_data(CLI::App& app, Invocation& invocation) {
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
   building->add_flag("--json", build_options->json, "One JSON document on standard output");
-  building->callback([build_options, &invocation] { invocation.run = [build_options] { return build(*build_options); }; });
+  building->callback(
+      [build_options, &invocation] { invocation.run = [build_options] { return build(*build_options); }; });
 
   CLI::App* inspecting = data->add_subcommand("inspect", "What a shard holds, or one of its documents");
   auto inspect_options = std::make_shared<InspectOptions>();
@@ -199,9 +204,8 @@ void define_data(CLI::App& app, Invocation& invocation) {
       ->type_name("PREFIX");
   inspecting->add_option("--doc", inspect_options->document, "Show this document, counted from 0")->type_name("N");
   inspecting->add_flag("--json", inspect_options->json, "One JSON document on standard output");
-  inspecting->callback([inspect_options, &invocation] {
-    invocation.run = [inspect_options] { return inspect(*inspect_options); };
-  });
+  inspecting->callback(
+      [inspect_options, &invocation] { invocation.run = [inspect_options] { return inspect(*inspect_options); }; });
 
   CLI::App* tokenizing = data->add_subcommand("tokenize", "One file as a shard of one document");
   auto tokenize_options = std::make_shared<TokenizeOptions>();
@@ -210,9 +214,8 @@ void define_data(CLI::App& app, Invocation& invocation) {
   tokenizing->add_option("-o,--output", tokenize_options->prefix, "Path of the shard without .bin and .idx")
       ->required()
       ->type_name("PREFIX");
-  tokenizing->callback([tokenize_options, &invocation] {
-    invocation.run = [tokenize_options] { return tokenize(*tokenize_options); };
-  });
+  tokenizing->callback(
+      [tokenize_options, &invocation] { invocation.run = [tokenize_options] { return tokenize(*tokenize_options); }; });
 }
 
 }  // namespace paceline

@@ -7,9 +7,7 @@ namespace {
 
 constexpr int largest_stand_in = 0x100 + 68;
 
-bool stands_for_itself(int byte) {
-  return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-}
+bool stands_for_itself(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
 
 struct Alphabet {
   std::array<char32_t, 256> character{};

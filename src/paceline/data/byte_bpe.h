@@ -29,9 +29,10 @@ struct BpeVocabulary {
   std::vector<std::string> tokens;  ///< bytes of each id; empty where the id is not used
   std::vector<Merge> merges;        ///< by rank
   std::vector<AddedToken> added;
-  bool byte_level = true;       ///< GPT-2's words, symbols are bytes; otherwise the text is one word of characters
-  bool ignore_merges = false;   ///< a word that is a token is that token, whatever the merges say
-  std::int32_t unknown_id = -1; ///< for a character without a token, when not byte_level; -1: such characters are dropped
+  bool byte_level = true;      ///< GPT-2's words, symbols are bytes; otherwise the text is one word of characters
+  bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
+  std::int32_t unknown_id =
+      -1;  ///< for a character without a token, when not byte_level; -1: such characters are dropped
 };
 
 class BpeEncoder;

@@ -36,7 +36,7 @@ struct Document {
   std::string text;
   std::size_t replaced_characters = 0;
   ContentHash hash{};
-  std::string removed;            ///< why, empty while it is kept
+  std::string removed;  ///< why, empty while it is kept
   const Document* same_as = nullptr;
   bool held_out = false;
   std::vector<std::int32_t> tokens;
@@ -99,9 +99,9 @@ class DataBuilder {
     std::string inputs;
     for (std::size_t i = 0; i < documents_.size(); ++i) inputs += documents_[i].path.string() + "\n" + hashes[i] + "\n";
     manifest_.inputs_hash = xxh3_128_hex(inputs);
-    manifest_.settings_hash = xxh3_128_hex(fmt::format("{} vocabulary {} held out {:.17g} seed {}", producer_.program_version,
-                                                       settings_.vocabulary_size, settings_.held_out_fraction,
-                                                       settings_.seed));
+    manifest_.settings_hash =
+        xxh3_128_hex(fmt::format("{} vocabulary {} held out {:.17g} seed {}", producer_.program_version,
+                                 settings_.vocabulary_size, settings_.held_out_fraction, settings_.seed));
     manifest_.producer = producer_;
   }
 
@@ -164,8 +164,9 @@ class DataBuilder {
       (document.held_out ? held_out_ : training_).push_back(&document);
     }
     if (training_.empty() || held_out_.empty()) {
-      refuse("split.held_out_fraction = {} of {} documents leaves {} for training and {} held out: change it, or add text",
-             settings_.held_out_fraction, manifest_.documents_kept, training_.size(), held_out_.size());
+      refuse(
+          "split.held_out_fraction = {} of {} documents leaves {} for training and {} held out: change it, or add text",
+          settings_.held_out_fraction, manifest_.documents_kept, training_.size(), held_out_.size());
     }
   }
 
@@ -194,7 +195,8 @@ class DataBuilder {
   }
 
   /// Writes a shard and returns its packed stream.
-  std::vector<std::int32_t> write_shard(const std::string& name, const std::vector<Document*>& documents, const fs::path& folder) {
+  std::vector<std::int32_t> write_shard(const std::string& name, const std::vector<Document*>& documents,
+                                        const fs::path& folder) {
     ManifestShard shard{.name = name};
     ShardWriter writer((folder / name).string(), manifest_.vocabulary_size);
     std::vector<std::int32_t> stream;

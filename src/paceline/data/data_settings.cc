@@ -29,7 +29,8 @@ class SettingsReader {
       if (table == nullptr) {
         refuse("{}: '{}' stands outside a section; known keys: {}", place(node), section.str(), known_keys());
       }
-      for (const auto& [key, value] : *table) read_value(std::string(section.str()) + "." + std::string(key.str()), value);
+      for (const auto& [key, value] : *table)
+        read_value(std::string(section.str()) + "." + std::string(key.str()), value);
     }
     require(!settings_.input_paths.empty(), "input.paths");
     require(!settings_.output_folder.empty(), "output.folder");
@@ -84,7 +85,8 @@ class SettingsReader {
 
   double fraction(const std::string& key, const toml::node& node) const {
     const auto value = node.value<double>();
-    if (!value || !(*value > 0 && *value < 1)) refuse("{}: {} must be between 0 and 1, both excluded", place(node), key);
+    if (!value || !(*value > 0 && *value < 1))
+      refuse("{}: {} must be between 0 and 1, both excluded", place(node), key);
     return *value;
   }
 

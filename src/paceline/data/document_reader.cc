@@ -52,7 +52,8 @@ std::optional<std::string> unpack_gzip(std::string_view bytes) {
 
 }  // namespace
 
-std::vector<fs::path> list_documents(const std::vector<std::string>& paths, const std::vector<std::string>& extensions) {
+std::vector<fs::path> list_documents(const std::vector<std::string>& paths,
+                                     const std::vector<std::string>& extensions) {
   std::vector<fs::path> files;
   std::unordered_set<std::string> seen;
   const auto add = [&](const fs::path& path) {
@@ -71,7 +72,8 @@ std::vector<fs::path> list_documents(const std::vector<std::string>& paths, cons
       if (entry->is_regular_file(error) && has_extension(entry->path(), extensions)) inside.push_back(entry->path());
     }
     if (error) fail("{}: cannot be read: {}", path, error.message());
-    std::sort(inside.begin(), inside.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
+    std::sort(inside.begin(), inside.end(),
+              [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
     for (const fs::path& file : inside) add(file);
   }
   return files;

@@ -15,9 +15,9 @@ std::vector<std::filesystem::path> list_documents(const std::vector<std::string>
 
 /// The text of one input file.
 struct ExtractedDocument {
-  std::string text;                      ///< valid UTF-8, empty where `refusal` is set
-  std::size_t replaced_characters = 0;   ///< ill-formed UTF-8 sequences that became U+FFFD
-  std::string refusal;                   ///< why the document cannot be used: "not UTF-8 (UTF-16)", "damaged gzip file", ...
+  std::string text;                     ///< valid UTF-8, empty where `refusal` is set
+  std::size_t replaced_characters = 0;  ///< ill-formed UTF-8 sequences that became U+FFFD
+  std::string refusal;  ///< why the document cannot be used: "not UTF-8 (UTF-16)", "damaged gzip file", ...
 };
 
 /// Text of a file's bytes: unpacked if the name ends in .gz (several members are one file), repaired UTF-8, a byte

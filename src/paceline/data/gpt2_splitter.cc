@@ -23,11 +23,11 @@ constexpr std::array<Kind, 256> first_byte_kinds() {
   std::array<Kind, 256> kinds{};
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    kinds[byte] = byte >= 0x80                                               ? Kind::not_ascii
+    kinds[byte] = byte >= 0x80                                       ? Kind::not_ascii
                   : (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ? Kind::letter
-                  : c >= '0' && c <= '9'                                     ? Kind::number
-                  : c == ' ' || (c >= '\t' && c <= '\r')                     ? Kind::white
-                                                                             : Kind::other;
+                  : c >= '0' && c <= '9'                             ? Kind::number
+                  : c == ' ' || (c >= '\t' && c <= '\r')             ? Kind::white
+                                                                     : Kind::other;
   }
   return kinds;
 }

@@ -23,14 +23,14 @@ constexpr std::array dropped_tags = {
     GUMBO_TAG_AUDIO,    GUMBO_TAG_VIDEO,  GUMBO_TAG_DATALIST, GUMBO_TAG_MENU,
 };
 constexpr std::array paragraph_tags = {
-    GUMBO_TAG_P,  GUMBO_TAG_PRE, GUMBO_TAG_BLOCKQUOTE, GUMBO_TAG_UL,      GUMBO_TAG_OL,         GUMBO_TAG_DL,
-    GUMBO_TAG_H1, GUMBO_TAG_H2,  GUMBO_TAG_H3,         GUMBO_TAG_H4,      GUMBO_TAG_H5,         GUMBO_TAG_H6,
-    GUMBO_TAG_HR, GUMBO_TAG_TABLE, GUMBO_TAG_SECTION,  GUMBO_TAG_ARTICLE, GUMBO_TAG_FIGURE,     GUMBO_TAG_MAIN,
+    GUMBO_TAG_P,  GUMBO_TAG_PRE,   GUMBO_TAG_BLOCKQUOTE, GUMBO_TAG_UL,      GUMBO_TAG_OL,     GUMBO_TAG_DL,
+    GUMBO_TAG_H1, GUMBO_TAG_H2,    GUMBO_TAG_H3,         GUMBO_TAG_H4,      GUMBO_TAG_H5,     GUMBO_TAG_H6,
+    GUMBO_TAG_HR, GUMBO_TAG_TABLE, GUMBO_TAG_SECTION,    GUMBO_TAG_ARTICLE, GUMBO_TAG_FIGURE, GUMBO_TAG_MAIN,
 };
 constexpr std::array line_tags = {
-    GUMBO_TAG_DIV,     GUMBO_TAG_LI,         GUMBO_TAG_DT,      GUMBO_TAG_DD,      GUMBO_TAG_TR,
-    GUMBO_TAG_BR,      GUMBO_TAG_BODY,       GUMBO_TAG_ADDRESS, GUMBO_TAG_CAPTION, GUMBO_TAG_FIGCAPTION,
-    GUMBO_TAG_DETAILS, GUMBO_TAG_SUMMARY,    GUMBO_TAG_FIELDSET, GUMBO_TAG_HGROUP, GUMBO_TAG_CENTER,
+    GUMBO_TAG_DIV,     GUMBO_TAG_LI,      GUMBO_TAG_DT,       GUMBO_TAG_DD,      GUMBO_TAG_TR,
+    GUMBO_TAG_BR,      GUMBO_TAG_BODY,    GUMBO_TAG_ADDRESS,  GUMBO_TAG_CAPTION, GUMBO_TAG_FIGCAPTION,
+    GUMBO_TAG_DETAILS, GUMBO_TAG_SUMMARY, GUMBO_TAG_FIELDSET, GUMBO_TAG_HGROUP,  GUMBO_TAG_CENTER,
 };
 constexpr std::array<std::string_view, 4> dropped_roles = {"navigation", "search", "banner", "contentinfo"};
 /// Menus and permanent links of Sphinx (related, sphinxsidebar, headerlink), DocBook (navheader, navfooter, toc) and
@@ -70,9 +70,7 @@ bool is_main(const GumboNode* node) {
   return node->v.element.tag == GUMBO_TAG_MAIN || attribute(node, "role") == "main";
 }
 
-bool is_element(const GumboNode* node) {
-  return node->type == GUMBO_NODE_ELEMENT || node->type == GUMBO_NODE_TEMPLATE;
-}
+bool is_element(const GumboNode* node) { return node->type == GUMBO_NODE_ELEMENT || node->type == GUMBO_NODE_TEMPLATE; }
 
 /// Joins pieces of text: collapses white space (the no-break space too) outside `pre`, and turns block borders into
 /// line ends.
@@ -150,13 +148,9 @@ void write_text(const GumboNode* node, bool preformatted, TextWriter& writer) {
   switch (node->type) {
     case GUMBO_NODE_TEXT:
     case GUMBO_NODE_WHITESPACE:
-    case GUMBO_NODE_CDATA:
-      writer.write(node->v.text.text, preformatted);
-      return;
-    case GUMBO_NODE_ELEMENT:
-      break;
-    default:
-      return;
+    case GUMBO_NODE_CDATA: writer.write(node->v.text.text, preformatted); return;
+    case GUMBO_NODE_ELEMENT: break;
+    default: return;
   }
   if (is_dropped(node)) return;
   const GumboTag tag = node->v.element.tag;
@@ -175,8 +169,9 @@ void write_text(const GumboNode* node, bool preformatted, TextWriter& writer) {
 /// An upper estimate of how deep the elements nest, from the tags alone.
 int nesting_depth(std::string_view html) {
   constexpr std::array<std::string_view, 27> closed_by_others = {
-      "p",  "li",   "dt",     "dd",       "tr",    "td",   "th",     "thead",  "tbody", "tfoot", "option", "colgroup", "br", "hr",
-      "img", "input", "meta", "link", "col", "area", "base", "embed", "source", "track", "wbr", "param", "body"};
+      "p",     "li",     "dt",       "dd",    "tr",     "td",    "th",    "thead", "tbody",
+      "tfoot", "option", "colgroup", "br",    "hr",     "img",   "input", "meta",  "link",
+      "col",   "area",   "base",     "embed", "source", "track", "wbr",   "param", "body"};
   int depth = 0;
   int deepest = 0;
   std::string name;

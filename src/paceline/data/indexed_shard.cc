@@ -53,11 +53,15 @@ TokenType token_type_for(std::int64_t vocabulary_size) {
 }
 
 ShardWriter::ShardWriter(const std::string& prefix, std::int64_t vocabulary_size)
-    : prefix_(prefix), vocabulary_size_(vocabulary_size), type_(token_type_for(vocabulary_size)), bin_(prefix + ".bin") {}
+    : prefix_(prefix),
+      vocabulary_size_(vocabulary_size),
+      type_(token_type_for(vocabulary_size)),
+      bin_(prefix + ".bin") {}
 
 void ShardWriter::add_document(std::span<const std::int32_t> tokens) {
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    fail("{}.bin: document {} has {} tokens, the format holds 2^31 - 1 at most", prefix_, lengths_.size(), tokens.size());
+    fail("{}.bin: document {} has {} tokens, the format holds 2^31 - 1 at most", prefix_, lengths_.size(),
+         tokens.size());
   }
   const auto [minimum, maximum] = std::minmax_element(tokens.begin(), tokens.end());
   if (!tokens.empty()) {
@@ -167,7 +171,8 @@ std::int64_t IndexedShard::sequence_begin(std::int64_t sequence) const {
 }
 
 std::int64_t IndexedShard::document_index(std::int64_t entry) const {
-  return load<std::int64_t>(idx_, header_bytes + 12 * static_cast<std::size_t>(sequences_) + 8 * static_cast<std::size_t>(entry));
+  return load<std::int64_t>(
+      idx_, header_bytes + 12 * static_cast<std::size_t>(sequences_) + 8 * static_cast<std::size_t>(entry));
 }
 
 std::int64_t IndexedShard::document_begin(std::int64_t document) const {

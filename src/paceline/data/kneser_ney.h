@@ -32,8 +32,8 @@ class KneserNeyBigram {
 
  private:
   struct Context {
-    double count = 0;      ///< c(u .)
-    double back_off = 0;   ///< weight of the lower order
+    double count = 0;     ///< c(u .)
+    double back_off = 0;  ///< weight of the lower order
   };
   double lower_probability(std::int32_t token) const { return lower_[static_cast<std::size_t>(token)]; }
 

@@ -29,7 +29,8 @@ void sync_path(const fs::path& path) {
 /// Opens and locks the folder; -1 if another process holds it.
 int lock_folder(const fs::path& path) {
   while (true) {
-    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail("{}: cannot be made: {}", path.string(), std::strerror(errno));
+    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
+      fail("{}: cannot be made: {}", path.string(), std::strerror(errno));
     const int file = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0) {
       if (errno == ENOENT) continue;
@@ -52,9 +53,10 @@ int lock_folder(const fs::path& path) {
 OutputFolder::OutputFolder(fs::path target)
     : target_(without_trailing_slash(target)), building_(target_.string() + ".building") {
   std::error_code error;
-  if (fs::exists(target_) && (!fs::is_directory(target_) ||
-                              (!fs::is_empty(target_, error) && !fs::exists(target_ / "manifest.json")))) {
-    refuse("{}: exists and holds no manifest.json, so it is not replaced: name another output folder", target_.string());
+  if (fs::exists(target_) &&
+      (!fs::is_directory(target_) || (!fs::is_empty(target_, error) && !fs::exists(target_ / "manifest.json")))) {
+    refuse("{}: exists and holds no manifest.json, so it is not replaced: name another output folder",
+           target_.string());
   }
   if (target_.has_parent_path()) {
     fs::create_directories(target_.parent_path(), error);

@@ -20,8 +20,8 @@ TokenLoader::TokenLoader(const std::string& prefix, std::int64_t sequence_length
   if (std::filesystem::exists(mask)) {
     mask_.emplace(mask);
     if (static_cast<std::int64_t>(mask_->size()) != shard_.tokens()) {
-      fail("{}: has {} bytes, but {}.bin has {} tokens: one byte a token is needed", mask.string(), mask_->size(), prefix,
-           shard_.tokens());
+      fail("{}: has {} bytes, but {}.bin has {} tokens: one byte a token is needed", mask.string(), mask_->size(),
+           prefix, shard_.tokens());
     }
   }
 }

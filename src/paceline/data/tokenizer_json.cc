@@ -137,18 +137,21 @@ class Reader {
       const auto id = token["id"].get<std::int64_t>();
       if (content.empty()) refuse_field("added_tokens", "holds an empty token");
       for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-        if (is_true(member(token, key))) refuse_field(fmt::format("added token '{}':", content), "{} is not supported", key);
+        if (is_true(member(token, key)))
+          refuse_field(fmt::format("added token '{}':", content), "{} is not supported", key);
       }
       const auto known = ids_.find(content);
       const std::int64_t expected = known != ids_.end() ? known->second : next;
       if (id != expected) {
-        refuse_field(fmt::format("added token '{}'", content),
-                     "has id {}, but Hugging Face tokenizers would number it {} (the vocabulary has {} tokens): give it "
-                     "that id or fill the gap",
-                     id, expected, vocabulary_size);
+        refuse_field(
+            fmt::format("added token '{}'", content),
+            "has id {}, but Hugging Face tokenizers would number it {} (the vocabulary has {} tokens): give it "
+            "that id or fill the gap",
+            id, expected, vocabulary_size);
       }
       next = std::max(next, id + 1);
-      if (result_.tokens.size() <= static_cast<std::size_t>(id)) result_.tokens.resize(static_cast<std::size_t>(id) + 1);
+      if (result_.tokens.size() <= static_cast<std::size_t>(id))
+        result_.tokens.resize(static_cast<std::size_t>(id) + 1);
       result_.tokens[static_cast<std::size_t>(id)] = content;
       result_.added.push_back({content, static_cast<std::int32_t>(id), is_true(member(token, "special"))});
     }
@@ -231,7 +234,8 @@ std::string format_tokenizer_json(const ByteBpe& tokenizer) {
       {"model",
        {{"type", "BPE"},
         {"dropout", nullptr},
-        {"unk_token", vocabulary.unknown_id < 0 ? Json() : Json(texts[static_cast<std::size_t>(vocabulary.unknown_id)])},
+        {"unk_token",
+         vocabulary.unknown_id < 0 ? Json() : Json(texts[static_cast<std::size_t>(vocabulary.unknown_id)])},
         {"continuing_subword_prefix", nullptr},
         {"end_of_word_suffix", nullptr},
         {"fuse_unk", false},
