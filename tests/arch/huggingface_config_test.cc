@@ -16,12 +16,15 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 json llama() {
-  return {{"model_type", "llama"}, {"vocab_size", 131}, {"hidden_size", 64}, {"num_hidden_layers", 2},
-          {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"intermediate_size", 96}, {"max_position_embeddings", 128}};
+  return {{"model_type", "llama"},    {"vocab_size", 131},
+          {"hidden_size", 64},        {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"intermediate_size", 96},  {"max_position_embeddings", 128}};
 }
 
 json gpt2() {
-  return {{"model_type", "gpt2"}, {"vocab_size", 131}, {"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 64}};
+  return {{"model_type", "gpt2"}, {"vocab_size", 131}, {"n_embd", 32},
+          {"n_layer", 2},         {"n_head", 4},       {"n_positions", 64}};
 }
 
 HuggingFaceConfig parse(const json& node) { return parse_huggingface_config(node.dump(), "m/config.json"); }
@@ -60,11 +63,13 @@ TEST(HuggingFaceConfig, LlamaDefaultsAreThoseOfTransformers) {
 TEST(HuggingFaceConfig, HeadDimExplicitNullAndAbsent) {
   EXPECT_EQ(parse(with(llama(), "head_dim", 32)).model.head_dim, 32);
   EXPECT_EQ(parse(with(llama(), "head_dim", nullptr)).model.head_dim, 16);
-  EXPECT_THAT(refusal(with(llama(), "hidden_size", 66)), AllOf(HasSubstr("hidden_size 66"), HasSubstr("num_attention_heads 4")));
+  EXPECT_THAT(refusal(with(llama(), "hidden_size", 66)),
+              AllOf(HasSubstr("hidden_size 66"), HasSubstr("num_attention_heads 4")));
 }
 
 TEST(HuggingFaceConfig, NormEpsilonAndBiases) {
-  for (const double epsilon : {1e-6, 1e-5, 1e-3}) EXPECT_EQ(parse(with(llama(), "rms_norm_eps", epsilon)).model.norm_epsilon, epsilon);
+  for (const double epsilon : {1e-6, 1e-5, 1e-3})
+    EXPECT_EQ(parse(with(llama(), "rms_norm_eps", epsilon)).model.norm_epsilon, epsilon);
   EXPECT_EQ(parse(with(gpt2(), "layer_norm_epsilon", 1e-3)).model.norm_epsilon, 1e-3);
   EXPECT_TRUE(parse(with(llama(), "attention_bias", true)).model.attention_bias);
   EXPECT_TRUE(parse(with(llama(), "mlp_bias", true)).model.mlp_bias);
@@ -72,8 +77,12 @@ TEST(HuggingFaceConfig, NormEpsilonAndBiases) {
 }
 
 TEST(HuggingFaceConfig, RopeOfOldAndNewTransformers) {
-  const RopeScaling expected{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8192};
-  const json scaling = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const RopeScaling expected{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8192};
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 8192}};
   json old = with(llama(), "rope_scaling", scaling);
   old["rope_theta"] = 500000;
@@ -87,7 +96,8 @@ TEST(HuggingFaceConfig, RopeOfOldAndNewTransformers) {
   by_type["type"] = "llama3";
   EXPECT_EQ(parse(with(llama(), "rope_scaling", by_type)).model.rope_scaling, expected);
   EXPECT_EQ(parse(with(llama(), "rope_scaling", nullptr)).model.rope_scaling, std::nullopt);
-  EXPECT_EQ(parse(with(llama(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.5}})).model.rope_theta, 7.5);
+  EXPECT_EQ(parse(with(llama(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.5}})).model.rope_theta,
+            7.5);
 
   for (const char* type : {"linear", "dynamic", "yarn", "longrope", "su"}) {
     EXPECT_THAT(refusal(with(llama(), "rope_scaling", {{"type", type}, {"factor", 2.0}})), HasSubstr(type));
@@ -95,11 +105,14 @@ TEST(HuggingFaceConfig, RopeOfOldAndNewTransformers) {
   }
   json incomplete = scaling;
   incomplete.erase("low_freq_factor");
-  EXPECT_THAT(refusal(with(llama(), "rope_scaling", incomplete)), AllOf(HasSubstr("rope_scaling"), HasSubstr("no 'low_freq_factor'")));
-  for (const auto& [key, value] : std::map<std::string, double>{{"factor", 0.5}, {"low_freq_factor", 4.0}, {"high_freq_factor", 1.0}}) {
+  EXPECT_THAT(refusal(with(llama(), "rope_scaling", incomplete)),
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("no 'low_freq_factor'")));
+  for (const auto& [key, value] :
+       std::map<std::string, double>{{"factor", 0.5}, {"low_freq_factor", 4.0}, {"high_freq_factor", 1.0}}) {
     json bad = scaling;
     bad[key] = value;
-    EXPECT_THAT(refusal(with(llama(), "rope_scaling", bad)), AllOf(HasSubstr("rope_scaling"), HasSubstr("high_freq_factor")));
+    EXPECT_THAT(refusal(with(llama(), "rope_scaling", bad)),
+                AllOf(HasSubstr("rope_scaling"), HasSubstr("high_freq_factor")));
   }
   json contradiction = with(old, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}});
   EXPECT_THAT(refusal(contradiction), HasSubstr("contradict"));
@@ -128,7 +141,8 @@ TEST(HuggingFaceConfig, Gpt2) {
   EXPECT_EQ(parse(with(gpt2(), "activation_function", "gelu")).model.activation, "gelu");
   EXPECT_EQ(parse(with(gpt2(), "activation_function", "gelu_pytorch_tanh")).model.activation, "gelu_new");
   EXPECT_THAT(refusal(with(gpt2(), "activation_function", "relu")), HasSubstr("'relu'"));
-  EXPECT_THAT(refusal(with(gpt2(), "scale_attn_by_inverse_layer_idx", true)), HasSubstr("scale_attn_by_inverse_layer_idx"));
+  EXPECT_THAT(refusal(with(gpt2(), "scale_attn_by_inverse_layer_idx", true)),
+              HasSubstr("scale_attn_by_inverse_layer_idx"));
   EXPECT_THAT(refusal(with(gpt2(), "scale_attn_weights", false)), HasSubstr("scale_attn_weights"));
   EXPECT_THAT(refusal(with(gpt2(), "add_cross_attention", true)), HasSubstr("add_cross_attention"));
   EXPECT_THAT(refusal(with(gpt2(), "n_head", 5)), AllOf(HasSubstr("n_embd 32"), HasSubstr("n_head 5")));
@@ -162,8 +176,10 @@ TEST(HuggingFaceConfig, HostileValuesNameTheKey) {
       {with(llama(), "quantization_config", {{"bits", 4}}), "quantization_config"},
       {with(llama(), "eos_token_id", json::array({1, "x"})), "'eos_token_id'"},
   };
-  for (const auto& [node, message] : cases) EXPECT_THAT(refusal(node), AllOf(HasSubstr("m/config.json"), HasSubstr(message)));
-  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
+  for (const auto& [node, message] : cases)
+    EXPECT_THAT(refusal(node), AllOf(HasSubstr("m/config.json"), HasSubstr(message)));
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
     json missing = llama();
     missing.erase(key);
     EXPECT_THAT(refusal(missing), HasSubstr(fmt::format("no '{}'", key)));
@@ -176,7 +192,10 @@ TEST(HuggingFaceConfig, HostileValuesNameTheKey) {
 TEST(HuggingFaceConfig, WritesWhatItReads) {
   std::vector<json> nodes = {llama(), gpt2(), with(gpt2(), "tie_word_embeddings", false), with(gpt2(), "n_inner", 96)};
   json full = with(with(with(llama(), "head_dim", 32), "attention_bias", true), "tie_word_embeddings", true);
-  full["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 32.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  full["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 32.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 64}};
   full["rms_norm_eps"] = 1.2345678901234567e-5;
   full["bos_token_id"] = 1;

@@ -29,7 +29,8 @@ TEST(Blocks, CopyBetweenGlobalAndLocal) {
 
 TEST(Blocks, TransposedBlocksKeepTheGlobalOrientation) {
   // GPT-2's [in, out]: output columns 2 and 3 of a [3, 6] matrix become local rows 1 and 2.
-  const Block block{.tensor = "w", .global_shape = {3, 6}, .begin = {0, 2}, .extent = {3, 2}, .row = 1, .transposed = true};
+  const Block block{
+      .tensor = "w", .global_shape = {3, 6}, .begin = {0, 2}, .extent = {3, 2}, .row = 1, .transposed = true};
   const at::Tensor local = at::zeros({3, 3}, at::kDouble);
   scatter(block, numbered(3, 6), local);
   EXPECT_EQ(local[1][0].item<double>(), 2.0);
@@ -58,7 +59,8 @@ TEST(Blocks, OwnersAreTheFirstReplica) {
 }
 
 TEST(Initialize, EveryLayoutGetsTheSameElements) {
-  const Parameter whole{.name = "p", .shape = {6, 4},
+  const Parameter whole{.name = "p",
+                        .shape = {6, 4},
                         .blocks = {{.tensor = "w", .global_shape = {6, 4}, .begin = {0, 0}, .extent = {6, 4}}},
                         .standard_deviation = 0.5};
   const at::Tensor all = at::empty({6, 4}, at::kDouble);
@@ -66,7 +68,8 @@ TEST(Initialize, EveryLayoutGetsTheSameElements) {
   EXPECT_EQ(all[5][3].item<double>(), 0.5 * random_normal(stream_key(7, "w"), 23));
 
   // The last two rows, padded to five, and the middle columns transposed.
-  const Parameter rows{.name = "p", .shape = {5, 4},
+  const Parameter rows{.name = "p",
+                       .shape = {5, 4},
                        .blocks = {{.tensor = "w", .global_shape = {6, 4}, .begin = {4, 0}, .extent = {2, 4}}},
                        .standard_deviation = 0.5};
   const at::Tensor part = at::full({5, 4}, 9.0, at::kDouble);
@@ -75,9 +78,11 @@ TEST(Initialize, EveryLayoutGetsTheSameElements) {
   EXPECT_TRUE(at::equal(part.narrow(0, 2, 3), at::zeros({3, 4}, at::kDouble)));
   EXPECT_TRUE(has_padding(rows));
   EXPECT_FALSE(has_padding(whole));
-  const Parameter columns{.name = "p", .shape = {2, 6},
-                          .blocks = {{.tensor = "w", .global_shape = {6, 4}, .begin = {0, 1}, .extent = {6, 2}, .transposed = true}},
-                          .standard_deviation = 0.5};
+  const Parameter columns{
+      .name = "p",
+      .shape = {2, 6},
+      .blocks = {{.tensor = "w", .global_shape = {6, 4}, .begin = {0, 1}, .extent = {6, 2}, .transposed = true}},
+      .standard_deviation = 0.5};
   const at::Tensor transposed = at::empty({2, 6}, at::kDouble);
   initialize(columns, 7, transposed);
   EXPECT_TRUE(at::equal(transposed, all.narrow(1, 1, 2).t()));
@@ -91,7 +96,8 @@ TEST(Initialize, EveryLayoutGetsTheSameElements) {
 }
 
 TEST(Initialize, OnesZerosAndMoments) {
-  Parameter parameter{.name = "p", .shape = {300, 1000},
+  Parameter parameter{.name = "p",
+                      .shape = {300, 1000},
                       .blocks = {{.tensor = "w", .global_shape = {300, 1000}, .begin = {0, 0}, .extent = {300, 1000}}},
                       .standard_deviation = 0.02};
   const at::Tensor values = at::empty({300, 1000}, at::kFloat);

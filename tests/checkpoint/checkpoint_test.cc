@@ -32,13 +32,14 @@ class ThreadCollectives {
   explicit ThreadCollectives(int ranks) : texts_(static_cast<std::size_t>(ranks)), barrier_(ranks) {}
 
   SaveCollectives of(int rank) {
-    return {.all_gather_text = [this, rank](const std::string& text) {
-              texts_[static_cast<std::size_t>(rank)] = text;
-              barrier_.arrive_and_wait();
-              std::vector<std::string> all = texts_;
-              barrier_.arrive_and_wait();
-              return all;
-            },
+    return {.all_gather_text =
+                [this, rank](const std::string& text) {
+                  texts_[static_cast<std::size_t>(rank)] = text;
+                  barrier_.arrive_and_wait();
+                  std::vector<std::string> all = texts_;
+                  barrier_.arrive_and_wait();
+                  return all;
+                },
             .barrier = [this] { barrier_.arrive_and_wait(); }};
   }
 
@@ -48,15 +49,31 @@ class ThreadCollectives {
 };
 
 ModelConfig tiny_llama() {
-  return {.family = ModelFamily::llama, .vocab_size = 131, .hidden_size = 16, .num_hidden_layers = 3, .num_attention_heads = 4,
-          .num_key_value_heads = 2, .head_dim = 4, .intermediate_size = 24, .max_position_embeddings = 32,
-          .tie_word_embeddings = true, .attention_bias = true};
+  return {.family = ModelFamily::llama,
+          .vocab_size = 131,
+          .hidden_size = 16,
+          .num_hidden_layers = 3,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 4,
+          .intermediate_size = 24,
+          .max_position_embeddings = 32,
+          .tie_word_embeddings = true,
+          .attention_bias = true};
 }
 
 ModelConfig tiny_gpt2() {
-  return {.family = ModelFamily::gpt2, .vocab_size = 131, .hidden_size = 16, .num_hidden_layers = 3, .num_attention_heads = 4,
-          .num_key_value_heads = 4, .head_dim = 4, .intermediate_size = 24, .max_position_embeddings = 32,
-          .tie_word_embeddings = true, .activation = "gelu_new"};
+  return {.family = ModelFamily::gpt2,
+          .vocab_size = 131,
+          .hidden_size = 16,
+          .num_hidden_layers = 3,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 4,
+          .head_dim = 4,
+          .intermediate_size = 24,
+          .max_position_embeddings = 32,
+          .tie_word_embeddings = true,
+          .activation = "gelu_new"};
 }
 
 /// One rank's parameters with states that differ from each other; every layout's are parts of the same global tensors.
@@ -71,8 +88,8 @@ void fill_state(const Parameter& parameter, std::uint64_t seed, const at::Tensor
   initialize(random, seed, values);
 }
 
-Rank make_rank(const ModelConfig& model, const Layout& layout, int rank, std::uint64_t seed, at::ScalarType weights = at::kFloat,
-               at::ScalarType moments = at::kFloat) {
+Rank make_rank(const ModelConfig& model, const Layout& layout, int rank, std::uint64_t seed,
+               at::ScalarType weights = at::kFloat, at::ScalarType moments = at::kFloat) {
   Rank made{.program = build_rank_program(model, {.layout = layout}, layout.coordinate(rank))};
   for (const Parameter& parameter : made.program.parameters) {
     StoredParameter stored{.parameter = &parameter};
@@ -87,8 +104,13 @@ Rank make_rank(const ModelConfig& model, const Layout& layout, int rank, std::ui
 }
 
 SaveRequest request_of(const std::filesystem::path& run, const ModelConfig& model, std::int64_t step) {
-  return {.run_folder = run, .step = step, .run_id = "test", .program_version = "0.1.0", .model = model,
-          .training_state = {{"step", step}, {"optimizer_steps", 10'001}, {"loss", 0.1}}, .collectives = single_rank_collectives()};
+  return {.run_folder = run,
+          .step = step,
+          .run_id = "test",
+          .program_version = "0.1.0",
+          .model = model,
+          .training_state = {{"step", step}, {"optimizer_steps", 10'001}, {"loss", 0.1}},
+          .collectives = single_rank_collectives()};
 }
 
 /// Saves from every rank of a layout, one thread each; returns the ranks' errors.
@@ -150,8 +172,9 @@ TEST_P(CheckpointOfLayouts, IsReadByEveryOtherLayout) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CheckpointOfLayouts,
                          testing::Combine(testing::Values(tiny_llama(), tiny_gpt2()),
-                                          testing::Values(Layout{1, 1, 1}, Layout{2, 1, 1}, Layout{1, 2, 1}, Layout{1, 1, 2},
-                                                          Layout{2, 2, 2}, Layout{1, 4, 1}, Layout{1, 2, 3})));
+                                          testing::Values(Layout{1, 1, 1}, Layout{2, 1, 1}, Layout{1, 2, 1},
+                                                          Layout{1, 1, 2}, Layout{2, 2, 2}, Layout{1, 4, 1},
+                                                          Layout{1, 2, 3})));
 
 TEST(Checkpoint, HoldsEachGlobalElementOnce) {
   TemporaryFolder run;
@@ -179,7 +202,8 @@ TEST(Checkpoint, KeepsTypesBitsAndCounters) {
     }
     save_checkpoint(request_of(run.path(), model, 3), saved.stored);
     Rank loaded = make_rank(model, {}, 0, 2, at::kBFloat16, moments);
-    for (StoredParameter& stored : loaded.stored) stored.states["master"] = at::full(stored.parameter->shape, 3.0, at::kFloat);
+    for (StoredParameter& stored : loaded.stored)
+      stored.states["master"] = at::full(stored.parameter->shape, 3.0, at::kFloat);
     const Checkpoint checkpoint(find_checkpoint(run.path()));
     checkpoint.load(loaded.stored);
     expect_equal(loaded, saved);
@@ -197,7 +221,8 @@ TEST(Checkpoint, RefusesAnotherTypeUnlessAsked) {
   save_checkpoint(request_of(run.path(), model, 3), saved.stored);
   const Checkpoint checkpoint(find_checkpoint(run.path()));
   const Rank wide = make_rank(model, {}, 0, 2, at::kDouble, at::kDouble);
-  EXPECT_THAT(error_of([&] { checkpoint.load(wide.stored); }), AllOf(HasSubstr("are F32"), HasSubstr("keeps them as F64")));
+  EXPECT_THAT(error_of([&] { checkpoint.load(wide.stored); }),
+              AllOf(HasSubstr("are F32"), HasSubstr("keeps them as F64")));
   checkpoint.load(wide.stored, {.convert_types = true});
   EXPECT_TRUE(at::equal(wide.stored[0].states.at("weights"), saved.stored[0].states.at("weights").to(at::kDouble)));
 }
@@ -211,11 +236,14 @@ TEST(Checkpoint, NamesTheFirstKeyThatDiffersFromTheModel) {
   model.initializer_range = 0.5;
   checkpoint.require_model(model);
   model.intermediate_size = 48;
-  EXPECT_THAT(error_of([&] { checkpoint.require_model(model); }), HasSubstr("intermediate_size is 24 there and 48 in this run"));
+  EXPECT_THAT(error_of([&] { checkpoint.require_model(model); }),
+              HasSubstr("intermediate_size is 24 there and 48 in this run"));
   const Rank other = make_rank(model, {}, 0, 1);
-  EXPECT_THAT(error_of([&] { checkpoint.load(other.stored); }),
-              AllOf(HasSubstr("tensor 'model.layers.0.mlp.gate_proj.weight' has shape [24, 16]"), HasSubstr("[48, 16]")));
-  EXPECT_THAT(error_of([&] { checkpoint.require_model(tiny_gpt2()); }), HasSubstr("model_type is llama there and gpt2 in this run"));
+  EXPECT_THAT(
+      error_of([&] { checkpoint.load(other.stored); }),
+      AllOf(HasSubstr("tensor 'model.layers.0.mlp.gate_proj.weight' has shape [24, 16]"), HasSubstr("[48, 16]")));
+  EXPECT_THAT(error_of([&] { checkpoint.require_model(tiny_gpt2()); }),
+              HasSubstr("model_type is llama there and gpt2 in this run"));
   const Rank foreign = make_rank(tiny_gpt2(), {}, 0, 1);
   EXPECT_THAT(error_of([&] { checkpoint.load(foreign.stored); }), HasSubstr("has no tensor 'transformer.wte.weight'"));
 }
@@ -229,14 +257,16 @@ TEST(Checkpoint, SaysWhichStateIsMissing) {
   EXPECT_TRUE(checkpoint.manifest().has_state("weights"));
   EXPECT_FALSE(checkpoint.manifest().has_state("exp_avg"));
   const Rank reader = make_rank(tiny_llama(), {}, 0, 1);
-  EXPECT_THAT(error_of([&] { checkpoint.load(reader.stored); }), HasSubstr("no exp_avg of tensor 'model.embed_tokens.weight'"));
+  EXPECT_THAT(error_of([&] { checkpoint.load(reader.stored); }),
+              HasSubstr("no exp_avg of tensor 'model.embed_tokens.weight'"));
 }
 
 /// A saved checkpoint of two ranks to damage.
 class DamagedCheckpoint : public testing::Test {
  protected:
   DamagedCheckpoint() {
-    for (const std::string& error : save_layout(request_of(run_.path(), tiny_llama(), 40), {1, 2, 1}, 1)) EXPECT_EQ(error, "");
+    for (const std::string& error : save_layout(request_of(run_.path(), tiny_llama(), 40), {1, 2, 1}, 1))
+      EXPECT_EQ(error, "");
     folder_ = run_ / "checkpoints/step_00000040";
   }
   std::string load_error() {
@@ -260,7 +290,8 @@ TEST_F(DamagedCheckpoint, ACorruptByteNamesFileAndTensor) {
   const SafetensorsTensor& tensor = file.tensors().back();
   const std::size_t header = std::filesystem::file_size(path) - tensor.end;
   flip_byte(path, header + tensor.begin + 5);
-  const std::string name = tensor.name.substr(tensor.name.find('/') + 1, tensor.name.find('[') - tensor.name.find('/') - 1);
+  const std::string name =
+      tensor.name.substr(tensor.name.find('/') + 1, tensor.name.find('[') - tensor.name.find('/') - 1);
   EXPECT_THAT(load_error(), AllOf(HasSubstr("exp_avg_sq_rank_00001.safetensors is damaged"),
                                   HasSubstr("exp_avg_sq of tensor '" + name + "' are damaged")));
 }
@@ -294,7 +325,8 @@ TEST_F(DamagedCheckpoint, ABrokenManifest) {
     write_file(path, text.replace(at, from.size(), to));
     return load_error();
   };
-  EXPECT_THAT(replaced("10001", "10002"), AllOf(HasSubstr("manifest.json"), HasSubstr("does not match its own checksum")));
+  EXPECT_THAT(replaced("10001", "10002"),
+              AllOf(HasSubstr("manifest.json"), HasSubstr("does not match its own checksum")));
   EXPECT_THAT(replaced("\"schema_version\": 1", "\"schema_version\": 2"),
               AllOf(HasSubstr("schema version 2"), HasSubstr("reads up to 1")));
   EXPECT_THAT(replaced("\"xxh3\"", "\"xxh4\""), HasSubstr("manifest.json"));
@@ -312,13 +344,15 @@ TEST_F(DamagedCheckpoint, AForgedManifestWithAHoleOrAnEscape) {
   SavedState& state = manifest.tensors.at("model.norm.weight").states.at("weights");
   const SavedState good = state;
   state.blocks.clear();
-  EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("weights 'model.norm.weight' holds 0 of the 16"));
+  EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }),
+              HasSubstr("weights 'model.norm.weight' holds 0 of the 16"));
   state = good;
   state.blocks.push_back(state.blocks.front());
   EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("twice"));
   state = good;
   state.blocks.front().extent = {1'000'000};
-  EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("outside the tensor's shape"));
+  EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }),
+              HasSubstr("outside the tensor's shape"));
   state = good;
   manifest.files.push_back({.name = "../../etc/passwd"});
   EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("outside its folder"));
@@ -344,7 +378,8 @@ TEST(RunFolder, ARunThatHasNotSavedHasNoCheckpoint) {
   std::filesystem::create_directories(run / "checkpoints/step_00000007.tmp-x");
   EXPECT_EQ(latest_checkpoint(run.path()), std::nullopt);
   std::filesystem::create_directories(run / "checkpoints/step_00000007");
-  EXPECT_THAT(error_of([&] { find_checkpoint(run / "checkpoints/step_00000007"); }), HasSubstr("no complete checkpoint"));
+  EXPECT_THAT(error_of([&] { find_checkpoint(run / "checkpoints/step_00000007"); }),
+              HasSubstr("no complete checkpoint"));
 }
 
 TEST(SaveCheckpoint, AKilledSaveLeavesThePreviousOne) {
@@ -362,7 +397,8 @@ TEST(SaveCheckpoint, AKilledSaveLeavesThePreviousOne) {
   int status = 0;
   waitpid(child, &status, 0);
   ASSERT_TRUE(WIFSIGNALED(status));
-  EXPECT_EQ(names_in(run / "checkpoints"), (std::set<std::string>{"latest", "step_00000010", "step_00000020.tmp-test"}));
+  EXPECT_EQ(names_in(run / "checkpoints"),
+            (std::set<std::string>{"latest", "step_00000010", "step_00000020.tmp-test"}));
   const Rank loaded = make_rank(model, {}, 0, 2);
   Checkpoint(find_checkpoint(run.path())).load(loaded.stored);
   expect_equal(loaded, first);
@@ -392,7 +428,8 @@ TEST(SaveCheckpoint, AFullDiskIsToldToAllAndLeavesThePreviousOne) {
   const std::size_t line = errors.find('\n');
   ASSERT_NE(line, std::string::npos);
   EXPECT_EQ(errors.substr(0, line), errors.substr(line + 1));
-  EXPECT_THAT(errors, AllOf(StartsWith("checkpoint of step 20 was not saved: rank 0: cannot write"), HasSubstr("File too large")));
+  EXPECT_THAT(errors, AllOf(StartsWith("checkpoint of step 20 was not saved: rank 0: cannot write"),
+                            HasSubstr("File too large")));
   EXPECT_EQ(names_in(run / "checkpoints"), (std::set<std::string>{"latest", "step_00000010"}));
   EXPECT_EQ(find_checkpoint(run.path()).filename(), "step_00000010");
 }
@@ -407,7 +444,8 @@ TEST(SaveCheckpoint, NonFiniteWeightsAreNeverSavedAndDeleteNothing) {
   request.keep_last = 1;
   ASSERT_EQ(save_all(request, layout, ranks), std::vector<std::string>(2, ""));
   for (StoredParameter& stored : ranks[1].stored) {
-    if (stored.parameter->name == "final_norm.weight") stored.states["weights"][3] = std::numeric_limits<double>::quiet_NaN();
+    if (stored.parameter->name == "final_norm.weight")
+      stored.states["weights"][3] = std::numeric_limits<double>::quiet_NaN();
   }
   request.step = 20;
   for (const std::string& error : save_all(request, layout, ranks)) {
@@ -448,7 +486,8 @@ TEST(SaveCheckpoint, WritesLogicalValuesOfViews) {
   save_checkpoint(request_of(run.path(), model, 1), rank.stored);
   const Rank loaded = make_rank(model, {}, 0, 2);
   Checkpoint(find_checkpoint(run.path())).load(loaded.stored);
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(loaded.stored[i].states.at("weights"), expected[i]));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::equal(loaded.stored[i].states.at("weights"), expected[i]));
 }
 
 TEST(SaveCheckpoint, SameInputSameBytes) {
@@ -458,7 +497,8 @@ TEST(SaveCheckpoint, SameInputSameBytes) {
   save_checkpoint(request_of(run / "a", model, 1), rank.stored);
   save_checkpoint(request_of(run / "b", model, 1), rank.stored);
   for (const std::string& name : names_in(run / "a/checkpoints/step_00000001")) {
-    EXPECT_EQ(read_file(run / "a/checkpoints/step_00000001" / name), read_file(run / "b/checkpoints/step_00000001" / name));
+    EXPECT_EQ(read_file(run / "a/checkpoints/step_00000001" / name),
+              read_file(run / "b/checkpoints/step_00000001" / name));
   }
 }
 

@@ -22,9 +22,17 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 ModelConfig gpt2() {
-  return {.family = ModelFamily::gpt2, .vocab_size = 37, .hidden_size = 16, .num_hidden_layers = 2, .num_attention_heads = 4,
-          .num_key_value_heads = 4, .head_dim = 4, .intermediate_size = 64, .max_position_embeddings = 32,
-          .tie_word_embeddings = true, .activation = "gelu_new"};
+  return {.family = ModelFamily::gpt2,
+          .vocab_size = 37,
+          .hidden_size = 16,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 4,
+          .head_dim = 4,
+          .intermediate_size = 64,
+          .max_position_embeddings = 32,
+          .tie_word_embeddings = true,
+          .activation = "gelu_new"};
 }
 
 /// A run with one checkpoint of random weights and, where asked, masters of more precision.
@@ -38,21 +46,29 @@ void make_run(const std::filesystem::path& run, at::ScalarType weights, bool mas
     if (masters) entry.states["master"] = master;
     stored.push_back(std::move(entry));
   }
-  save_checkpoint({.run_folder = run, .step = 30, .run_id = "r", .program_version = "0", .model = gpt2(),
-                   .collectives = single_rank_collectives()}, stored);
+  save_checkpoint({.run_folder = run,
+                   .step = 30,
+                   .run_id = "r",
+                   .program_version = "0",
+                   .model = gpt2(),
+                   .collectives = single_rank_collectives()},
+                  stored);
 }
 
 class Convert : public testing::Test {
  protected:
-  void convert(const std::string& from, const std::string& to, bool to_checkpoint = false, const std::string& dtype = "") {
+  void convert(const std::string& from, const std::string& to, bool to_checkpoint = false,
+               const std::string& dtype = "") {
     testing::internal::CaptureStdout();
     std::string error = error_of([&] {
-      run_convert({.from = folder_ / from, .to = folder_ / to, .to_checkpoint = to_checkpoint, .dtype = dtype, .json = true});
+      run_convert(
+          {.from = folder_ / from, .to = folder_ / to, .to_checkpoint = to_checkpoint, .dtype = dtype, .json = true});
     });
     output_ = testing::internal::GetCapturedStdout();
     if (!error.empty()) fail("{}", error);
   }
-  std::string refusal(const std::string& from, const std::string& to, bool to_checkpoint = false, const std::string& dtype = "") {
+  std::string refusal(const std::string& from, const std::string& to, bool to_checkpoint = false,
+                      const std::string& dtype = "") {
     const auto before = names_in(folder_.path());
     std::string error = error_of([&] { convert(from, to, to_checkpoint, dtype); });
     EXPECT_EQ(names_in(folder_.path()), before);
@@ -91,7 +107,8 @@ TEST_F(Convert, ExportsOfALowPrecisionRunComeFromTheMasters) {
   HuggingFaceModel exported(folder_ / "hf");
   exported.match(global_tensors(build_program(gpt2()).parameters));
   const Checkpoint checkpoint(find_checkpoint(folder_ / "run"));
-  EXPECT_TRUE(at::equal(exported.read_tensor("transformer.wte.weight"), checkpoint.read_tensor("transformer.wte.weight", "master")));
+  EXPECT_TRUE(at::equal(exported.read_tensor("transformer.wte.weight"),
+                        checkpoint.read_tensor("transformer.wte.weight", "master")));
 
   make_run(folder_ / "plain", at::kBFloat16, false);
   convert("plain", "hf-plain");
@@ -125,16 +142,19 @@ TEST_F(Convert, AFullDiskLeavesNothing) {
   }
   int status = 0;
   waitpid(child, &status, 0);
-  EXPECT_THAT(read_file(folder_ / "error"), AllOf(HasSubstr("cannot write"), HasSubstr("model.safetensors"), HasSubstr("File too large")));
+  EXPECT_THAT(read_file(folder_ / "error"),
+              AllOf(HasSubstr("cannot write"), HasSubstr("model.safetensors"), HasSubstr("File too large")));
   EXPECT_EQ(names_in(folder_.path()), (std::set<std::string>{"error", "run"}));
 }
 
 TEST_F(Convert, WarnsOfATokenizerThatTheTableCannotHold) {
   make_run(folder_ / "run", at::kFloat, false);
-  write_file(folder_ / "run/tokenizer.json",
-             R"({"model":{"vocab":{"a":0,"b":40}},"added_tokens":[{"id":3,"content":"<|endoftext|>","special":true}]})");
+  write_file(
+      folder_ / "run/tokenizer.json",
+      R"({"model":{"vocab":{"a":0,"b":40}},"added_tokens":[{"id":3,"content":"<|endoftext|>","special":true}]})");
   convert("run", "hf");
-  EXPECT_THAT(nlohmann::json::parse(output_)["warnings"][0].get<std::string>(), AllOf(HasSubstr("41 entries"), HasSubstr("37 rows")));
+  EXPECT_THAT(nlohmann::json::parse(output_)["warnings"][0].get<std::string>(),
+              AllOf(HasSubstr("41 entries"), HasSubstr("37 rows")));
   EXPECT_EQ(nlohmann::json::parse(read_file(folder_ / "hf/config.json"))["eos_token_id"], 3);
   EXPECT_EQ(read_file(folder_ / "hf/tokenizer.json"), read_file(folder_ / "run/tokenizer.json"));
 }

@@ -10,8 +10,8 @@ namespace paceline {
 namespace {
 
 TEST(ElementType, NamesRoundTrip) {
-  for (const char* name : {"BOOL", "F4", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "I16", "U16", "F16", "BF16", "I32", "U32",
-                           "F32", "C64", "F64", "I64", "U64"}) {
+  for (const char* name : {"BOOL", "F4", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "I16", "U16", "F16", "BF16",
+                           "I32", "U32", "F32", "C64", "F64", "I64", "U64"}) {
     ElementType type{};
     ASSERT_TRUE(parse_element_type(name, type)) << name;
     EXPECT_EQ(element_type_name(type), name);

@@ -23,24 +23,45 @@ using testing::UnorderedElementsAre;
 using Tensors = std::map<std::string, at::Tensor>;
 
 ModelConfig llama(bool tied) {
-  return {.family = ModelFamily::llama, .vocab_size = 37, .hidden_size = 16, .num_hidden_layers = 2, .num_attention_heads = 4,
-          .num_key_value_heads = 2, .head_dim = 8, .intermediate_size = 24, .max_position_embeddings = 32, .norm_epsilon = 1e-6,
+  return {.family = ModelFamily::llama,
+          .vocab_size = 37,
+          .hidden_size = 16,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 8,
+          .intermediate_size = 24,
+          .max_position_embeddings = 32,
+          .norm_epsilon = 1e-6,
           .tie_word_embeddings = tied};
 }
 
 ModelConfig gpt2() {
-  return {.family = ModelFamily::gpt2, .vocab_size = 37, .hidden_size = 16, .num_hidden_layers = 2, .num_attention_heads = 4,
-          .num_key_value_heads = 4, .head_dim = 4, .intermediate_size = 64, .max_position_embeddings = 32,
-          .tie_word_embeddings = true, .activation = "gelu_new"};
+  return {.family = ModelFamily::gpt2,
+          .vocab_size = 37,
+          .hidden_size = 16,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 4,
+          .head_dim = 4,
+          .intermediate_size = 64,
+          .max_position_embeddings = 32,
+          .tie_word_embeddings = true,
+          .activation = "gelu_new"};
 }
 
-std::vector<GlobalTensor> tensors_of(const ModelConfig& model) { return global_tensors(build_program(model).parameters); }
+std::vector<GlobalTensor> tensors_of(const ModelConfig& model) {
+  return global_tensors(build_program(model).parameters);
+}
 
 Tensors random_tensors(const ModelConfig& model, at::ScalarType type = at::kFloat) {
   Tensors tensors;
   for (const GlobalTensor& tensor : tensors_of(model)) {
-    const Parameter parameter{.name = tensor.name, .shape = tensor.shape,
-                              .blocks = {{.tensor = tensor.name, .global_shape = tensor.shape, .begin = Shape(tensor.shape.size(), 0),
+    const Parameter parameter{.name = tensor.name,
+                              .shape = tensor.shape,
+                              .blocks = {{.tensor = tensor.name,
+                                          .global_shape = tensor.shape,
+                                          .begin = Shape(tensor.shape.size(), 0),
                                           .extent = tensor.shape}}};
     tensors[tensor.name] = at::empty(tensor.shape, type);
     initialize(parameter, 3, tensors[tensor.name]);
@@ -51,7 +72,8 @@ Tensors random_tensors(const ModelConfig& model, at::ScalarType type = at::kFloa
 void write_tensors(const std::filesystem::path& path, const Tensors& tensors) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
-    entries.push_back({name, element_type_of(tensor), tensor.sizes().vec(), [values = contiguous_values(tensor)] { return tensor_bytes(values); }});
+    entries.push_back({name, element_type_of(tensor), tensor.sizes().vec(),
+                       [values = contiguous_values(tensor)] { return tensor_bytes(values); }});
   }
   write_safetensors(path, {}, entries);
 }
@@ -81,8 +103,10 @@ TEST_F(HuggingFaceFolder, ReadsItsOwnExportWholeAndSharded) {
     const Tensors tensors = random_tensors(model);
     for (const std::uint64_t shard : {std::uint64_t{1} << 30, std::uint64_t{3000}}) {
       TemporaryFolder out;
-      write_huggingface_model(out.path(), {.config = {.model = model}, .tensors = tensors_of(model),
-                                           .read = [&](const std::string& name) { return tensors.at(name); }, .max_shard_bytes = shard});
+      write_huggingface_model(out.path(), {.config = {.model = model},
+                                           .tensors = tensors_of(model),
+                                           .read = [&](const std::string& name) { return tensors.at(name); },
+                                           .max_shard_bytes = shard});
       HuggingFaceModel read(out.path());
       EXPECT_EQ(read.config().model, model);
       EXPECT_EQ(read.config().dtype, "float32");
@@ -106,10 +130,13 @@ TEST_F(HuggingFaceFolder, ExportsTheAskedType) {
   const Tensors tensors = random_tensors(model);
   std::uint64_t elements = 0;
   for (const auto& [name, values] : tensors) elements += static_cast<std::uint64_t>(values.numel());
-  for (const auto& [type, name, size] : {std::tuple(ElementType::f32, "float32", 4U), std::tuple(ElementType::bf16, "bfloat16", 2U)}) {
+  for (const auto& [type, name, size] :
+       {std::tuple(ElementType::f32, "float32", 4U), std::tuple(ElementType::bf16, "bfloat16", 2U)}) {
     TemporaryFolder out;
-    write_huggingface_model(out.path(), {.config = {.model = model}, .tensors = tensors_of(model),
-                                         .read = [&](const std::string& key) { return tensors.at(key); }, .type = type});
+    write_huggingface_model(out.path(), {.config = {.model = model},
+                                         .tensors = tensors_of(model),
+                                         .read = [&](const std::string& key) { return tensors.at(key); },
+                                         .type = type});
     const SafetensorsFile file(out / "model.safetensors");
     EXPECT_EQ(file.metadata().at("format"), "pt");
     std::uint64_t bytes = 0;
@@ -121,8 +148,8 @@ TEST_F(HuggingFaceFolder, ExportsTheAskedType) {
     const json config = json::parse(read_file(out / "config.json"));
     EXPECT_EQ(config["dtype"], name);
     EXPECT_EQ(config["torch_dtype"], name);
-    EXPECT_TRUE(at::equal(mapped_tensor(file, *file.find("model.norm.weight")), tensors.at("model.norm.weight").to(
-        type == ElementType::f32 ? at::kFloat : at::kBFloat16)));
+    EXPECT_TRUE(at::equal(mapped_tensor(file, *file.find("model.norm.weight")),
+                          tensors.at("model.norm.weight").to(type == ElementType::f32 ? at::kFloat : at::kBFloat16)));
   }
 }
 
@@ -131,7 +158,9 @@ TEST_F(HuggingFaceFolder, Gpt2WithAndWithoutPrefixAndMasks) {
   for (const bool prefixed : {true, false}) {
     for (const bool masks : {true, false}) {
       Tensors written;
-      const auto name_of = [&](const std::string& name) { return prefixed ? name : name.substr(std::string("transformer.").size()); };
+      const auto name_of = [&](const std::string& name) {
+        return prefixed ? name : name.substr(std::string("transformer.").size());
+      };
       for (const auto& [name, values] : tensors) written[name_of(name)] = values;
       if (masks) {
         written[name_of("transformer.h.0.attn.bias")] = at::zeros({1, 1, 32, 32}, at::kByte);
@@ -165,12 +194,14 @@ TEST_F(HuggingFaceFolder, MissingUnexpectedAndMisshapenTensorsAreNamed) {
   tensors = random_tensors(model);
   tensors["model.layers.0.self_attn.q_proj.bias"] = at::zeros({32});
   write(model, tensors);
-  EXPECT_THAT(match_error(model), AllOf(HasSubstr("model.safetensors: tensor 'model.layers.0.self_attn.q_proj.bias' is unexpected")));
+  EXPECT_THAT(match_error(model),
+              AllOf(HasSubstr("model.safetensors: tensor 'model.layers.0.self_attn.q_proj.bias' is unexpected")));
 
   tensors = random_tensors(model);
   tensors["model.layers.0.mlp.up_proj.weight"] = at::zeros({16, 24});
   write(model, tensors);
-  EXPECT_THAT(match_error(model), AllOf(HasSubstr("'model.layers.0.mlp.up_proj.weight' has shape [16, 24]"), HasSubstr("asks for [24, 16]")));
+  EXPECT_THAT(match_error(model), AllOf(HasSubstr("'model.layers.0.mlp.up_proj.weight' has shape [16, 24]"),
+                                        HasSubstr("asks for [24, 16]")));
 
   tensors = random_tensors(model);
   tensors["model.norm.weight"] = at::zeros({16}, at::kByte);
@@ -267,11 +298,13 @@ TEST_F(HuggingFaceFolder, CarriesTheTokenizer) {
   const ModelConfig model = gpt2();
   const Tensors tensors = random_tensors(model);
   write_file(folder_ / "tok/tokenizer.json", R"({"added_tokens":[{"id":0,"content":"<|endoftext|>","special":true}]})");
-  write_huggingface_model(folder_ / "out", {.config = {.model = model, .eos_token_ids = {0}}, .tensors = tensors_of(model),
+  write_huggingface_model(folder_ / "out", {.config = {.model = model, .eos_token_ids = {0}},
+                                            .tensors = tensors_of(model),
                                             .read = [&](const std::string& name) { return tensors.at(name); },
                                             .tokenizer_folder = folder_ / "tok"});
-  EXPECT_THAT(names_in(folder_ / "out"), UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors",
-                                                              "tokenizer.json", "tokenizer_config.json"));
+  EXPECT_THAT(names_in(folder_ / "out"),
+              UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                                   "tokenizer_config.json"));
   const json config = json::parse(read_file(folder_ / "out/tokenizer_config.json"));
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
   EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");

@@ -48,8 +48,10 @@ class SafetensorsFiles : public testing::Test {
 TEST_F(SafetensorsFiles, AcceptsWhatTheReferenceAccepts) {
   EXPECT_TRUE(open({"{}", 0}).tensors().empty());
   EXPECT_EQ(open({R"({"__metadata__":{"key":"value"}})", 0}).metadata().at("key"), "value");
-  EXPECT_EQ(open({R"({"__metadata__":{},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4}).tensors().size(), 1U);
-  EXPECT_EQ(open({R"({"__metadata__":null,"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4}).tensors().size(), 1U);
+  EXPECT_EQ(open({R"({"__metadata__":{},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4}).tensors().size(),
+            1U);
+  EXPECT_EQ(open({R"({"__metadata__":null,"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4}).tensors().size(),
+            1U);
   const std::string empties = R"({"e":{"dtype":"F32","shape":[2,0],"data_offsets":[0,0]},)"
                               R"("f":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
                               R"("g":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
@@ -60,12 +62,15 @@ TEST_F(SafetensorsFiles, AcceptsWhatTheReferenceAccepts) {
   EXPECT_TRUE(scalar.find("s")->shape.empty());
   EXPECT_EQ(scalar.bytes(*scalar.find("s")).size(), 4U);
   const SafetensorsFile unordered = open({R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},)"
-                                          R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 6});
+                                          R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                                          6});
   EXPECT_EQ(unordered.tensors()[0].name, "a");
   EXPECT_EQ(unordered.tensors()[1].begin, 4U);
   EXPECT_NE(open({R"({"a\u002eb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1}).find("a.b"), nullptr);
   for (const char* type : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"}) {
-    EXPECT_EQ(open({fmt::format(R"({{"a":{{"dtype":"{}","shape":[3],"data_offsets":[0,3]}}}})", type), 3}).tensors().size(), 1U);
+    EXPECT_EQ(
+        open({fmt::format(R"({{"a":{{"dtype":"{}","shape":[3],"data_offsets":[0,3]}}}})", type), 3}).tensors().size(),
+        1U);
   }
   EXPECT_EQ(open({R"({"a":{"dtype":"U16","shape":[3],"data_offsets":[0,6]}})", 6}).tensors()[0].type, ElementType::u16);
   EXPECT_EQ(open({R"({"a":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}})", 8}).tensors()[0].type, ElementType::c64);
@@ -73,7 +78,9 @@ TEST_F(SafetensorsFiles, AcceptsWhatTheReferenceAccepts) {
   EXPECT_EQ(open({R"(  {"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   )", 1}).tensors().size(), 1U);
   // The reference reads past fields that it does not know, nested ones too.
   EXPECT_EQ(open({R"({"a":{"new":{"x":[1,{"y":null}]},"dtype":"U8","shape":[1],"old":-1.5,"data_offsets":[0,1]}})", 1})
-                .tensors()[0].shape, (std::vector<std::int64_t>{1}));
+                .tensors()[0]
+                .shape,
+            (std::vector<std::int64_t>{1}));
 }
 
 TEST_F(SafetensorsFiles, RefusesMalformedHeadersNamingFileAndTensor) {
@@ -87,7 +94,8 @@ TEST_F(SafetensorsFiles, RefusesMalformedHeadersNamingFileAndTensor) {
       {{R"({"__metadata__":{"x":null}})", 0}, "'x' is null"},
       {{R"({"__metadata__":[]})", 0}, "metadata is an array"},
       {{R"({"a":{"dtype":"f32","shape":[1],"data_offsets":[0,4]}})", 4}, "tensor 'a' has the unknown dtype 'f32'"},
-      {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2},
+      {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+        2},
        "names 'a' twice"},
       {{R"({"__metadata__":{},"__metadata__":{}})", 0}, "twice"},
       {{R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1}, "tensor 'a' gives 'dtype' twice"},
@@ -106,15 +114,20 @@ TEST_F(SafetensorsFiles, RefusesMalformedHeadersNamingFileAndTensor) {
       {{R"({"a":[1]})", 1}, "tensor 'a' is an array"},
       {{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4}, "needs 8 bytes, but its offsets span 4"},
       {{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})", 4}, "needs 4 bytes, but its offsets span 8"},
-      {{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4}, "tensor 'a' ends at byte 8 of the data, but the file holds only 4"},
+      {{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4},
+       "tensor 'a' ends at byte 8 of the data, but the file holds only 4"},
       {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 3}, "2 bytes after the last tensor"},
-      {{R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3},
+      {{R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+        3},
        "tensor 'b' begins at byte 1, inside tensor 'a' that ends at 2"},
-      {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3},
+      {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+        3},
        "1 bytes before tensor 'b' belong to no tensor"},
       {{R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1}, "ends at byte 0 before it begins at 1"},
-      {{R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0}, "no size in whole bytes below 2^64"},
-      {{R"({"a":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}})", 0}, "no size in whole bytes below 2^64"},
+      {{R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0},
+       "no size in whole bytes below 2^64"},
+      {{R"({"a":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}})", 0},
+       "no size in whole bytes below 2^64"},
       {{R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0}, "too large"},
       {{R"({"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,0]}})", 0}, "tensor 'a'"},
       {{R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2}, "no size in whole bytes"},
@@ -149,7 +162,8 @@ TEST_F(SafetensorsFiles, RefusesBrokenContainers) {
   EXPECT_THAT(error_of([&] { SafetensorsFile(folder_.path()); }), HasSubstr("not a regular file"));
 }
 
-SafetensorsEntry entry(const std::string& name, ElementType type, std::vector<std::int64_t> shape, const std::string& bytes) {
+SafetensorsEntry entry(const std::string& name, ElementType type, std::vector<std::int64_t> shape,
+                       const std::string& bytes) {
   return {name, type, std::move(shape), [&bytes] { return std::as_bytes(std::span(bytes)); }};
 }
 
@@ -158,9 +172,10 @@ TEST_F(SafetensorsFiles, WritesAlignedFilesThatReadBack) {
   const std::string eight("abcdefgh");
   const std::string nothing;
   const auto path = folder_ / "w.safetensors";
-  const WrittenSafetensors written = write_safetensors(
-      path, {{"step", "7"}},
-      {entry("bytes", ElementType::u8, {3}, three), entry("wide", ElementType::f64, {}, eight), entry("none", ElementType::f32, {2, 0}, nothing)});
+  const WrittenSafetensors written =
+      write_safetensors(path, {{"step", "7"}},
+                        {entry("bytes", ElementType::u8, {3}, three), entry("wide", ElementType::f64, {}, eight),
+                         entry("none", ElementType::f32, {2, 0}, nothing)});
   const SafetensorsFile file(path);
   EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}, {"step", "7"}}));
   ASSERT_EQ(file.tensors().size(), 3U);
@@ -195,13 +210,15 @@ TEST_F(SafetensorsFiles, AFullDiskIsOneErrorThatLeavesNothing) {
     const rlimit limit{100'000, 100'000};
     setrlimit(RLIMIT_FSIZE, &limit);
     const std::string large(1'000'000, 'x');
-    const std::string message = error_of([&] { write_safetensors(path, {}, {entry("a", ElementType::u8, {1'000'000}, large)}); });
+    const std::string message =
+        error_of([&] { write_safetensors(path, {}, {entry("a", ElementType::u8, {1'000'000}, large)}); });
     write_file(report, message);
     _exit(0);
   }
   int status = 0;
   waitpid(child, &status, 0);
-  EXPECT_THAT(read_file(report), AllOf(HasSubstr("cannot write"), HasSubstr("w.safetensors"), HasSubstr("File too large")));
+  EXPECT_THAT(read_file(report),
+              AllOf(HasSubstr("cannot write"), HasSubstr("w.safetensors"), HasSubstr("File too large")));
   EXPECT_EQ(names_in(folder_.path()), std::set<std::string>{"report"});
 }
 

@@ -77,7 +77,8 @@ std::int64_t divide_heads(const Keys& keys, const char* size_key, std::int64_t s
   return size / heads;
 }
 
-/// Frequencies of rotary embeddings: transformers 5 writes `rope_parameters`, older ones `rope_theta` and `rope_scaling`.
+/// Frequencies of rotary embeddings: transformers 5 writes `rope_parameters`, older ones `rope_theta` and
+/// `rope_scaling`.
 void read_rope(const Keys& keys, HuggingFaceConfig& config) {
   ModelConfig& model = config.model;
   model.rope_theta = keys.number("rope_theta", 10000.0);
@@ -93,7 +94,8 @@ void read_rope(const Keys& keys, HuggingFaceConfig& config) {
     if (rope.find("rope_theta") != nullptr) {
       const double theta = rope.number("rope_theta");
       if (keys.find("rope_theta") != nullptr && theta != model.rope_theta) {
-        fail("{}: rope_theta is {} and {}.rope_theta is {}: make them equal", keys.where(), model.rope_theta, key, theta);
+        fail("{}: rope_theta is {} and {}.rope_theta is {}: make them equal", keys.where(), model.rope_theta, key,
+             theta);
       }
       model.rope_theta = theta;
     }
@@ -107,11 +109,12 @@ void read_rope(const Keys& keys, HuggingFaceConfig& config) {
           .original_max_position_embeddings = rope.integer("original_max_position_embeddings"),
       };
       const RopeScaling& scaling = *model.rope_scaling;
-      if (!(scaling.factor >= 1) || !(scaling.low_freq_factor > 0) || !(scaling.high_freq_factor > scaling.low_freq_factor) ||
-          scaling.original_max_position_embeddings < 1) {
-        fail("{}: factor must be at least 1, high_freq_factor above low_freq_factor above 0 and "
-             "original_max_position_embeddings at least 1",
-             rope.where());
+      if (!(scaling.factor >= 1) || !(scaling.low_freq_factor > 0) ||
+          !(scaling.high_freq_factor > scaling.low_freq_factor) || scaling.original_max_position_embeddings < 1) {
+        fail(
+            "{}: factor must be at least 1, high_freq_factor above low_freq_factor above 0 and "
+            "original_max_position_embeddings at least 1",
+            rope.where());
       }
     } else if (type != "default") {
       fail("{}: {} of type '{}' is not built: 'default' and 'llama3' are", keys.where(), key, type);
@@ -123,7 +126,8 @@ void read_rope(const Keys& keys, HuggingFaceConfig& config) {
     }
   }
   if (partial) {
-    config.warnings.push_back("partial_rotary_factor is ignored: model type llama turns whole heads, as in transformers");
+    config.warnings.push_back(
+        "partial_rotary_factor is ignored: model type llama turns whole heads, as in transformers");
   }
 }
 
@@ -137,9 +141,9 @@ void read_llama(const Keys& keys, HuggingFaceConfig& config) {
   model.num_key_value_heads = keys.integer("num_key_value_heads", model.num_attention_heads);
   model.intermediate_size = keys.integer("intermediate_size");
   model.max_position_embeddings = keys.integer("max_position_embeddings", 2048);
-  model.head_dim = keys.find("head_dim") != nullptr
-                       ? keys.integer("head_dim")
-                       : divide_heads(keys, "hidden_size", model.hidden_size, "num_attention_heads", model.num_attention_heads);
+  model.head_dim = keys.find("head_dim") != nullptr ? keys.integer("head_dim")
+                                                    : divide_heads(keys, "hidden_size", model.hidden_size,
+                                                                   "num_attention_heads", model.num_attention_heads);
   model.norm_epsilon = keys.number("rms_norm_eps", 1e-6);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
   model.attention_bias = keys.boolean("attention_bias", false);

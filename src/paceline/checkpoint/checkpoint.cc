@@ -123,9 +123,11 @@ void Checkpoint::load(const std::vector<StoredParameter>& parameters, LoadOption
           fail("checkpoint {} has no {} of tensor '{}'", folder_.string(), state_name, block.tensor);
         }
         if (state->second.type != element_type_of(values) && !options.convert_types) {
-          fail("checkpoint {}: {} of tensor '{}' are {}, this run keeps them as {}: set the precision that the checkpoint has",
-               folder_.string(), state_name, block.tensor, element_type_name(state->second.type),
-               element_type_name(element_type_of(values)));
+          fail(
+              "checkpoint {}: {} of tensor '{}' are {}, this run keeps them as {}: set the precision that the "
+              "checkpoint has",
+              folder_.string(), state_name, block.tensor, element_type_name(state->second.type),
+              element_type_name(element_type_of(values)));
         }
         Shape begin;
         Shape extent;
@@ -174,7 +176,8 @@ at::Tensor Checkpoint::read_tensor(const std::string& tensor, const std::string&
     if (part == nullptr || part->shape != saved.extent || part->type != saved_state->second.type) {
       fail("{} does not hold '{}' as its manifest says", file.path().string(), saved_block_key(state, tensor, saved));
     }
-    narrow_region(whole, Shape(found->second.shape.size(), 0), saved.begin, saved.extent).copy_(mapped_tensor(file, *part));
+    narrow_region(whole, Shape(found->second.shape.size(), 0), saved.begin, saved.extent)
+        .copy_(mapped_tensor(file, *part));
   }
   return whole;
 }

@@ -49,10 +49,10 @@ struct SaveRequest {
   SaveCollectives collectives;
 };
 
-/// Writes a checkpoint; every rank calls it. Each rank writes the blocks that it owns, rank 0 then the manifest, and the
-/// folder appears by one rename, then `latest`. If anything fails on any rank (full disk, a weight that is not finite),
-/// every rank throws the same error, naming rank, file and tensor; nothing is left behind and the previous checkpoint
-/// stays the latest. Returns the new folder.
+/// Writes a checkpoint; every rank calls it. Each rank writes the blocks that it owns, rank 0 then the manifest, and
+/// the folder appears by one rename, then `latest`. If anything fails on any rank (full disk, a weight that is not
+/// finite), every rank throws the same error, naming rank, file and tensor; nothing is left behind and the previous
+/// checkpoint stays the latest. Returns the new folder.
 std::filesystem::path save_checkpoint(const SaveRequest& request, const std::vector<StoredParameter>& parameters);
 
 struct LoadOptions {
@@ -74,8 +74,8 @@ class Checkpoint {
   void require_model(const ModelConfig& model) const;
 
   /// Fills every state tensor of `parameters` (of any layout) from the blocks that overlap it; padding becomes zero.
-  /// The files that it needs are verified whole before the first value is written. Tensors or states that the checkpoint
-  /// lacks, other shapes and other types are errors that name the tensor.
+  /// The files that it needs are verified whole before the first value is written. Tensors or states that the
+  /// checkpoint lacks, other shapes and other types are errors that name the tensor.
   void load(const std::vector<StoredParameter>& parameters, LoadOptions options = {}) const;
 
   /// One whole global tensor, as saved.

@@ -65,8 +65,9 @@ void read_tokenizer(const std::filesystem::path& folder, HuggingFaceConfig& conf
     }
   }
   if (entries > config.model.vocab_size) {
-    config.warnings.push_back(fmt::format("{} has {} entries, the model's embedding only {} rows: such tokens cannot be used",
-                                          path.string(), entries, config.model.vocab_size));
+    config.warnings.push_back(
+        fmt::format("{} has {} entries, the model's embedding only {} rows: such tokens cannot be used", path.string(),
+                    entries, config.model.vocab_size));
   }
 }
 
@@ -78,10 +79,11 @@ Source open_checkpoint(const std::filesystem::path& from) {
   source.read = [checkpoint, state](const std::string& name) { return checkpoint->read_tensor(name, state); };
   for (const GlobalTensor& tensor : global_tensors(source.program.parameters)) {
     const auto saved = manifest.tensors.find(tensor.name);
-    if (saved == manifest.tensors.end()) fail("checkpoint {} has no tensor '{}'", checkpoint->folder().string(), tensor.name);
+    if (saved == manifest.tensors.end())
+      fail("checkpoint {} has no tensor '{}'", checkpoint->folder().string(), tensor.name);
     if (saved->second.shape != tensor.shape) {
-      fail("checkpoint {}: tensor '{}' has another shape than its model's configuration says", checkpoint->folder().string(),
-           tensor.name);
+      fail("checkpoint {}: tensor '{}' has another shape than its model's configuration says",
+           checkpoint->folder().string(), tensor.name);
     }
     source.type = saved->second.states.at(state).type;
   }
@@ -110,9 +112,10 @@ Source open_huggingface(const std::filesystem::path& from) {
 Source open_source(const std::filesystem::path& from) {
   if (!std::filesystem::is_directory(from)) fail("{} is no folder", from.string());
   if (is_checkpoint_or_run(from)) return open_checkpoint(from);
-  if (std::filesystem::exists(from / "config.json") || std::filesystem::exists(from / "params.json")) return open_huggingface(from);
-  fail("{} is neither a run (checkpoints/), nor a checkpoint ({}), nor a Hugging Face model (config.json)", from.string(),
-       manifest_file_name);
+  if (std::filesystem::exists(from / "config.json") || std::filesystem::exists(from / "params.json"))
+    return open_huggingface(from);
+  fail("{} is neither a run (checkpoints/), nor a checkpoint ({}), nor a Hugging Face model (config.json)",
+       from.string(), manifest_file_name);
 }
 
 ElementType target_type(const ConvertRequest& request, ElementType stored) {
@@ -123,7 +126,8 @@ ElementType target_type(const ConvertRequest& request, ElementType stored) {
   for (const auto& [name, type] : {std::pair("fp32", ElementType::f32), std::pair("bf16", ElementType::bf16),
                                    std::pair("fp64", ElementType::f64)}) {
     if (request.dtype != name) continue;
-    if (type == ElementType::bf16 && request.to_checkpoint) refuse("a checkpoint keeps its weights as fp32 or fp64, not bf16");
+    if (type == ElementType::bf16 && request.to_checkpoint)
+      refuse("a checkpoint keeps its weights as fp32 or fp64, not bf16");
     return type;
   }
   refuse("dtype '{}' is not known: fp32, bf16 and fp64 are", request.dtype);
@@ -136,8 +140,12 @@ void write_checkpoint(const std::filesystem::path& run, const Source& source, El
     for (const Block& block : parameter.blocks) scatter(block, source.read(block.tensor), local);
     parameters.push_back({&parameter, {{"weights", local}}});
   }
-  save_checkpoint({.run_folder = run, .step = 0, .run_id = "converted", .program_version = program_version,
-                   .model = source.config.model, .collectives = single_rank_collectives()},
+  save_checkpoint({.run_folder = run,
+                   .step = 0,
+                   .run_id = "converted",
+                   .program_version = program_version,
+                   .model = source.config.model,
+                   .collectives = single_rank_collectives()},
                   parameters);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     if (source.tokenizer_folder.empty() || !std::filesystem::exists(source.tokenizer_folder / name)) continue;
@@ -151,17 +159,21 @@ void report(const ConvertRequest& request, const Source& source, ElementType typ
   const std::string dtype = type == ElementType::bf16 ? "bf16" : type == ElementType::f64 ? "fp64" : "fp32";
   for (const std::string& warning : source.config.warnings) fmt::print(stderr, "warning: {}\n", warning);
   if (request.json) {
-    const json document = {{"from", request.from}, {"to", request.to},
+    const json document = {{"from", request.from},
+                           {"to", request.to},
                            {"format", request.to_checkpoint ? "checkpoint" : "huggingface"},
                            {"model_type", family_name(source.config.model.family)},
-                           {"tensors", tensors}, {"parameters", parameters}, {"dtype", dtype},
-                           {"skipped", source.skipped}, {"warnings", source.config.warnings}};
+                           {"tensors", tensors},
+                           {"parameters", parameters},
+                           {"dtype", dtype},
+                           {"skipped", source.skipped},
+                           {"warnings", source.config.warnings}};
     fmt::print("{}\n", document.dump(2));
     return;
   }
   for (const std::string& name : source.skipped) fmt::print(stderr, "skipped {}: the model computes it\n", name);
-  fmt::print("{}: {} with {} parameters in {} tensors, {}\n", request.to, family_name(source.config.model.family), parameters,
-             tensors, dtype);
+  fmt::print("{}: {} with {} parameters in {} tensors, {}\n", request.to, family_name(source.config.model.family),
+             parameters, tensors, dtype);
 }
 
 }  // namespace
@@ -181,8 +193,11 @@ int run_convert(const ConvertRequest& request) {
     if (request.to_checkpoint) {
       write_checkpoint(beside, source, type);
     } else {
-      write_huggingface_model(beside, {.config = source.config, .tensors = global_tensors(source.program.parameters),
-                                       .read = source.read, .type = type, .max_shard_bytes = request.max_shard_bytes,
+      write_huggingface_model(beside, {.config = source.config,
+                                       .tensors = global_tensors(source.program.parameters),
+                                       .read = source.read,
+                                       .type = type,
+                                       .max_shard_bytes = request.max_shard_bytes,
                                        .tokenizer_folder = source.tokenizer_folder});
     }
     std::filesystem::rename(beside, to);

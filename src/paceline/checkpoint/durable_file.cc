@@ -31,7 +31,8 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail_writing(const char* what) {
   const int error = errno;
-  fail("cannot {} {}: {} (after {} bytes; nothing is left behind)", what, path_.string(), std::strerror(error), written_);
+  fail("cannot {} {}: {} (after {} bytes; nothing is left behind)", what, path_.string(), std::strerror(error),
+       written_);
 }
 
 void DurableFile::write(const void* data, std::size_t bytes) {

@@ -88,11 +88,16 @@ std::int64_t element_bits(ElementType type) { return row_of(type).bits; }
 
 std::int64_t first_non_finite(ElementType type, const void* values, std::int64_t count) {
   switch (type) {
-    case ElementType::f16: return first_all_ones_exponent<std::uint16_t>(values, count, 0x7C00U);
-    case ElementType::bf16: return first_all_ones_exponent<std::uint16_t>(values, count, 0x7F80U);
-    case ElementType::f32: return first_all_ones_exponent<std::uint32_t>(values, count, 0x7F800000U);
-    case ElementType::f64: return first_all_ones_exponent<std::uint64_t>(values, count, 0x7FF0000000000000ULL);
-    default: return -1;
+    case ElementType::f16:
+      return first_all_ones_exponent<std::uint16_t>(values, count, 0x7C00U);
+    case ElementType::bf16:
+      return first_all_ones_exponent<std::uint16_t>(values, count, 0x7F80U);
+    case ElementType::f32:
+      return first_all_ones_exponent<std::uint32_t>(values, count, 0x7F800000U);
+    case ElementType::f64:
+      return first_all_ones_exponent<std::uint64_t>(values, count, 0x7FF0000000000000ULL);
+    default:
+      return -1;
   }
 }
 

@@ -30,7 +30,8 @@ std::string embedding_name(ModelFamily family) {
 /// Buffers that older versions of transformers saved beside the weights and that are computed from the configuration.
 bool is_computed_buffer(ModelFamily family, const std::string& name) {
   static const RE2 gpt2_mask(R"(transformer\.h\.\d+\.attn\.(bias|masked_bias))");
-  static const RE2 llama_frequencies(R"(model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq)");
+  static const RE2 llama_frequencies(
+      R"(model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq)");
   return RE2::FullMatch(name, family == ModelFamily::gpt2 ? gpt2_mask : llama_frequencies);
 }
 
@@ -45,7 +46,8 @@ std::map<std::string, std::vector<std::string>> read_index(const std::filesystem
     if (!file.is_string()) fail("{}: weight_map['{}'] is no file name", path.string(), printable(tensor));
     const std::string name = file.get<std::string>();
     if (name.empty() || std::filesystem::path(name).filename() != name) {
-      fail("{}: tensor '{}' is said to be in '{}', outside the model's folder", path.string(), printable(tensor), printable(name));
+      fail("{}: tensor '{}' is said to be in '{}', outside the model's folder", path.string(), printable(tensor),
+           printable(name));
     }
     files[name].push_back(tensor);
   }
@@ -74,7 +76,8 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& folder) : folder
   if (!std::filesystem::exists(config_path)) {
     const bool original = std::filesystem::exists(folder / "params.json");
     fail("{} has no config.json{}", folder.string(),
-         original ? ": it holds Meta's original format, whose query and key rows are in another order; take the repository in "
+         original ? ": it holds Meta's original format, whose query and key rows are in another order; take the "
+                    "repository in "
                     "Hugging Face's format"
                   : "");
   }
@@ -89,7 +92,8 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& folder) : folder
     const bool pickled = std::filesystem::exists(folder / "pytorch_model.bin") ||
                          std::filesystem::exists(folder / "pytorch_model.bin.index.json");
     fail("{} has neither {} nor {}{}", folder.string(), single_file, index_file,
-         pickled ? ": pytorch_model.bin is a pickle, which can run code when it is opened, and is not read; save it as safetensors"
+         pickled ? ": pytorch_model.bin is a pickle, which can run code when it is opened, and is not read; save it as "
+                   "safetensors"
                  : "");
   }
   for (const auto& [name, tensors] : read_index(folder / index_file)) {
@@ -106,8 +110,8 @@ HuggingFaceModel::HuggingFaceModel(const std::filesystem::path& folder) : folder
     for (const SafetensorsTensor& tensor : file.tensors()) {
       const auto [place, is_new] = found_.insert({tensor.name, {files_.size() - 1, tensor.name}});
       if (!is_new) {
-        fail("tensor '{}' is in two shards: {} and {}", printable(tensor.name), files_[place->second.file].path().string(),
-             file.path().string());
+        fail("tensor '{}' is in two shards: {} and {}", printable(tensor.name),
+             files_[place->second.file].path().string(), file.path().string());
       }
     }
   }
@@ -125,8 +129,8 @@ void HuggingFaceModel::check_tied_head(const Place& head, const std::string& tab
   const at::Tensor a = mapped_tensor(file, *file.find(head.name));
   const at::Tensor b = mapped_tensor(table_file, *table_file.find(place->second.name));
   if (a.scalar_type() != b.scalar_type() || !at::equal(a, b)) {
-    fail("{}: '{}' differs from '{}', but {} says tie_word_embeddings: set it to false or remove the head", file.path().string(),
-         head.name, place->second.name, (folder_ / "config.json").string());
+    fail("{}: '{}' differs from '{}', but {} says tie_word_embeddings: set it to false or remove the head",
+         file.path().string(), head.name, place->second.name, (folder_ / "config.json").string());
   }
   skipped_.push_back(head.name);
 }
@@ -151,8 +155,8 @@ void HuggingFaceModel::match(const std::vector<GlobalTensor>& expected) {
     }
     const auto shape = shapes.find(full);
     if (shape == shapes.end()) {
-      fail("{}: tensor '{}' is unexpected: the model that {} describes does not take it", file.path().string(), printable(name),
-           (folder_ / "config.json").string());
+      fail("{}: tensor '{}' is unexpected: the model that {} describes does not take it", file.path().string(),
+           printable(name), (folder_ / "config.json").string());
     }
     if (!matched_.insert({full, place}).second) {
       fail("{}: tensor '{}' is there twice, with and without '{}'", file.path().string(), full, prefix);
@@ -173,8 +177,8 @@ void HuggingFaceModel::match(const std::vector<GlobalTensor>& expected) {
            fmt::join(found.shape, ", "), fmt::join(tensor.shape, ", "));
     }
     if (!is_floating(found.type)) {
-      fail("{}: tensor '{}' has dtype {}; weights are read from F32, F64, BF16 and F16", file.path().string(), found.name,
-           element_type_name(found.type));
+      fail("{}: tensor '{}' has dtype {}; weights are read from F32, F64, BF16 and F16", file.path().string(),
+           found.name, element_type_name(found.type));
     }
   }
 }
@@ -195,11 +199,17 @@ namespace {
 
 std::string torch_dtype_name(ElementType type) {
   switch (type) {
-    case ElementType::f32: return "float32";
-    case ElementType::f64: return "float64";
-    case ElementType::bf16: return "bfloat16";
-    case ElementType::f16: return "float16";
-    default: PACELINE_CHECK(false); return "";
+    case ElementType::f32:
+      return "float32";
+    case ElementType::f64:
+      return "float64";
+    case ElementType::bf16:
+      return "bfloat16";
+    case ElementType::f16:
+      return "float16";
+    default:
+      PACELINE_CHECK(false);
+      return "";
   }
 }
 
@@ -209,15 +219,17 @@ std::uint64_t bytes_of(const GlobalTensor& tensor, ElementType type) {
   return bytes;
 }
 
-void write_shard(const std::filesystem::path& path, const HuggingFaceExport& model, const std::vector<GlobalTensor>& tensors) {
+void write_shard(const std::filesystem::path& path, const HuggingFaceExport& model,
+                 const std::vector<GlobalTensor>& tensors) {
   at::Tensor current;
   const at::ScalarType type = scalar_type_of(model.type, path.string());
   std::vector<SafetensorsEntry> entries;
   for (const GlobalTensor& tensor : tensors) {
-    entries.push_back({.name = tensor.name, .type = model.type, .shape = tensor.shape, .content = [&, name = tensor.name] {
-                         current = contiguous_values(model.read(name).to(type));
-                         return tensor_bytes(current);
-                       }});
+    entries.push_back(
+        {.name = tensor.name, .type = model.type, .shape = tensor.shape, .content = [&, name = tensor.name] {
+           current = contiguous_values(model.read(name).to(type));
+           return tensor_bytes(current);
+         }});
   }
   write_safetensors(path, {}, entries);
 }

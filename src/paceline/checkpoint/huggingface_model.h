@@ -61,9 +61,9 @@ struct HuggingFaceExport {
   HuggingFaceConfig config;
   std::vector<GlobalTensor> tensors;
   std::function<at::Tensor(const std::string&)> read;
-  ElementType type = ElementType::f32;              ///< of every floating tensor in the files
+  ElementType type = ElementType::f32;  ///< of every floating tensor in the files
   std::uint64_t max_shard_bytes = 5'000'000'000;
-  std::filesystem::path tokenizer_folder;           ///< holds tokenizer.json, or empty
+  std::filesystem::path tokenizer_folder;  ///< holds tokenizer.json, or empty
 };
 
 /// Writes config.json, generation_config.json, model.safetensors (or shards and their index) and the tokenizer's files.

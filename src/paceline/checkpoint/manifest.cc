@@ -53,7 +53,9 @@ json tensors_json(const Manifest& manifest) {
     for (const auto& [state_name, state] : tensor.states) {
       json blocks = json::array();
       for (const SavedBlock& block : state.blocks) {
-        blocks.push_back({{"file", block.file}, {"begin", block.begin}, {"extent", block.extent},
+        blocks.push_back({{"file", block.file},
+                          {"begin", block.begin},
+                          {"extent", block.extent},
                           {"xxh3", checksum_text(block.checksum)}});
       }
       states[state_name] = {{"dtype", element_type_name(state.type)}, {"blocks", std::move(blocks)}};
@@ -72,8 +74,10 @@ SavedTensor parse_tensor(const json& node) {
     const std::string type = state_node.at("dtype").get<std::string>();
     if (!parse_element_type(type, state.type)) throw std::invalid_argument("dtype " + type);
     for (const json& block_node : state_node.at("blocks")) {
-      SavedBlock block{.file = block_node.at("file").get<std::string>(), .begin = block_node.at("begin").get<Shape>(),
-                       .extent = block_node.at("extent").get<Shape>(), .checksum = parse_checksum(block_node.at("xxh3"))};
+      SavedBlock block{.file = block_node.at("file").get<std::string>(),
+                       .begin = block_node.at("begin").get<Shape>(),
+                       .extent = block_node.at("extent").get<Shape>(),
+                       .checksum = parse_checksum(block_node.at("xxh3"))};
       product(block.extent);
       state.blocks.push_back(std::move(block));
     }
@@ -130,8 +134,8 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
   try {
     const std::int64_t schema = node.at("schema_version").get<std::int64_t>();
     if (schema > checkpoint_schema_version) {
-      fail("{} has schema version {}, this program reads up to {}: written by Paceline {}, use that or a later one", where,
-           schema, checkpoint_schema_version, node.value("program_version", "of another version"));
+      fail("{} has schema version {}, this program reads up to {}: written by Paceline {}, use that or a later one",
+           where, schema, checkpoint_schema_version, node.value("program_version", "of another version"));
     }
     const std::uint64_t checksum = parse_checksum(node.at("xxh3"));
     node.erase("xxh3");
@@ -142,7 +146,8 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
     manifest.model = parse_huggingface_config(node.at("model").dump(), path).model;
     manifest.layout = parse_layout(node.at("layout").get<std::string>());
     for (const json& file : node.at("files")) {
-      manifest.files.push_back({.name = file.at("name").get<std::string>(), .bytes = file.at("bytes").get<std::uint64_t>(),
+      manifest.files.push_back({.name = file.at("name").get<std::string>(),
+                                .bytes = file.at("bytes").get<std::uint64_t>(),
                                 .checksum = parse_checksum(file.at("xxh3"))});
       if (std::filesystem::path(manifest.files.back().name).filename() != manifest.files.back().name) {
         fail("{} names the file '{}' outside its folder", where, manifest.files.back().name);
@@ -176,7 +181,8 @@ void check_tiling(const Manifest& manifest, const std::string& where) {
           fail("{}: a block of {} '{}' lies outside the tensor's shape [{}]", where, state_name, name,
                fmt::join(tensor.shape, ", "));
         }
-        if (!files.contains(block.file)) fail("{}: tensor '{}' is in '{}', which is no file of it", where, name, block.file);
+        if (!files.contains(block.file))
+          fail("{}: tensor '{}' is in '{}', which is no file of it", where, name, block.file);
         for (std::size_t other = 0; other < i; ++other) {
           if (regions_overlap(block, state.blocks[other])) {
             fail("{}: {} '{}' holds {} twice", where, state_name, name, region_text(block.begin, block.extent));

@@ -33,8 +33,8 @@ std::string others_text(const std::filesystem::path& run_folder) {
   std::vector<std::string> names;
   for (const auto& [step, folder] : complete_checkpoints(run_folder)) names.push_back(folder.filename().string());
   if (names.empty()) return "no other complete checkpoint is there";
-  return fmt::format("complete ones there: {}; write one of these names into {} to continue from it", fmt::join(names, ", "),
-                     (checkpoints_folder(run_folder) / "latest").string());
+  return fmt::format("complete ones there: {}; write one of these names into {} to continue from it",
+                     fmt::join(names, ", "), (checkpoints_folder(run_folder) / "latest").string());
 }
 
 }  // namespace
@@ -64,11 +64,13 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
   }
   std::string name = read_text(latest);
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
-  if (!step_of(name)) fail("{} holds '{}', which is no checkpoint's name; {}", latest.string(), name, others_text(run_folder));
+  if (!step_of(name))
+    fail("{} holds '{}', which is no checkpoint's name; {}", latest.string(), name, others_text(run_folder));
   const std::filesystem::path folder = checkpoints_folder(run_folder) / name;
   if (!is_complete(folder)) {
     fail("{} names {}, which is {}; {}", latest.string(), name,
-         std::filesystem::exists(folder, ignored) ? "incomplete (no manifest.json)" : "missing", others_text(run_folder));
+         std::filesystem::exists(folder, ignored) ? "incomplete (no manifest.json)" : "missing",
+         others_text(run_folder));
   }
   return folder;
 }
@@ -80,7 +82,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& named) {
   if (is_complete(path)) return path;
   if (!std::filesystem::exists(path, ignored)) fail("{} does not exist", path.string());
   const bool inside = path.filename() == "checkpoints" || path.parent_path().filename() == "checkpoints";
-  if (const auto latest = latest_checkpoint(path.filename() == "checkpoints" ? path.parent_path() : path)) return *latest;
+  if (const auto latest = latest_checkpoint(path.filename() == "checkpoints" ? path.parent_path() : path))
+    return *latest;
   if (inside) fail("{} is no complete checkpoint: it has no {}", path.string(), manifest_file_name);
   fail("{} holds no checkpoint: neither {} nor checkpoints/step_...", path.string(), manifest_file_name);
 }

@@ -14,8 +14,8 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder
 /// "step_00000120"
 std::string checkpoint_name(std::int64_t step);
 
-/// A checkpoint's folder from what a user names: a checkpoint's own folder, or a run's folder (its latest). When `latest`
-/// names a checkpoint that is missing or incomplete, the error says so and lists the complete ones.
+/// A checkpoint's folder from what a user names: a checkpoint's own folder, or a run's folder (its latest). When
+/// `latest` names a checkpoint that is missing or incomplete, the error says so and lists the complete ones.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 /// The run's latest checkpoint; none when the run has not saved yet (a folder that is being written does not count).

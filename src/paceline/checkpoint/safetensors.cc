@@ -44,7 +44,7 @@ bool tensor_bytes(ElementType type, const std::vector<std::int64_t>& shape, std:
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail("cannot read {}: {}", path.string(), std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   const bool regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (!regular || size < 8) {
@@ -64,12 +64,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   std::memcpy(&header_bytes, address, 8);
   constexpr std::uint64_t largest_header = 100'000'000;  // the reference's bound
   if (header_bytes > largest_header) {
-    fail("{}: the header says it is {} bytes long, more than the format's 100,000,000: not a safetensors file, or damaged",
-         path.string(), header_bytes);
+    fail(
+        "{}: the header says it is {} bytes long, more than the format's 100,000,000: not a safetensors file, or "
+        "damaged",
+        path.string(), header_bytes);
   }
   if (header_bytes > size - 8) {
-    fail("{}: the header says it is {} bytes long, but only {} follow: truncated or damaged", path.string(), header_bytes,
-         size - 8);
+    fail("{}: the header says it is {} bytes long, but only {} follow: truncated or damaged", path.string(),
+         header_bytes, size - 8);
   }
   data_offset_ = 8 + header_bytes;
   header_ = parse_safetensors_header({static_cast<const char*>(address) + 8, header_bytes}, size - data_offset_, path);
@@ -82,8 +84,11 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)), mapping_(std::exchange(other.mapping_, {})), data_offset_(other.data_offset_),
-      header_(std::move(other.header_)), index_(std::move(other.index_)) {}
+    : path_(std::move(other.path_)),
+      mapping_(std::exchange(other.mapping_, {})),
+      data_offset_(other.data_offset_),
+      header_(std::move(other.header_)),
+      index_(std::move(other.index_)) {}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -117,8 +122,8 @@ WrittenSafetensors write_safetensors(const std::filesystem::path& path, std::map
     std::uint64_t bytes = 0;
     PACELINE_CHECK(tensor_bytes(entry.type, entry.shape, bytes) && entry.name != "__metadata__");
     PACELINE_CHECK(!header.contains(entry.name));
-    header[entry.name] = {{"dtype", element_type_name(entry.type)}, {"shape", entry.shape},
-                          {"data_offsets", {offset, offset + bytes}}};
+    header[entry.name] = {
+        {"dtype", element_type_name(entry.type)}, {"shape", entry.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
     sizes.push_back(bytes);
   }
@@ -208,7 +213,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t) override {
     if (unknown_field_) return ++skip_depth_, true;
-    const bool expected = depth_ == 2 && !in_metadata_ && array_ == Array::none && (field_ == "shape" || field_ == "data_offsets");
+    const bool expected =
+        depth_ == 2 && !in_metadata_ && array_ == Array::none && (field_ == "shape" || field_ == "data_offsets");
     if (!expected) return unexpected("an array");
     array_ = field_ == "shape" ? Array::shape : Array::offsets;
     return true;
@@ -227,7 +233,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       if (header.metadata.contains(value)) fail("{}: the metadata names '{}' twice", path_.string(), printable(value));
       key_ = value;
     } else {
-      if (!fields_.insert(value).second) fail("{}: tensor '{}' gives '{}' twice", path_.string(), printable(tensor_.name), printable(value));
+      if (!fields_.insert(value).second)
+        fail("{}: tensor '{}' gives '{}' twice", path_.string(), printable(tensor_.name), printable(value));
       field_ = value;
       unknown_field_ = value != "dtype" && value != "shape" && value != "data_offsets";
     }
@@ -259,14 +266,16 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       fail("{}: the metadata is {} instead of an object of strings", path_.string(), what);
     }
     if (depth_ == 1) fail("{}: tensor '{}' is {} instead of an object", path_.string(), printable(key_), what);
-    fail("{}: tensor '{}': {} where '{}' was expected", path_.string(), printable(tensor_.name), what, printable(field_));
+    fail("{}: tensor '{}': {} where '{}' was expected", path_.string(), printable(tensor_.name), what,
+         printable(field_));
   }
   void finish_tensor() {
     for (const char* field : {"dtype", "shape", "data_offsets"}) {
       if (!fields_.contains(field)) fail("{}: tensor '{}' has no '{}'", path_.string(), printable(tensor_.name), field);
     }
     if (offsets_.size() != 2) {
-      fail("{}: tensor '{}' has {} data offsets instead of 2", path_.string(), printable(tensor_.name), offsets_.size());
+      fail("{}: tensor '{}' has {} data offsets instead of 2", path_.string(), printable(tensor_.name),
+           offsets_.size());
     }
     tensor_.begin = offsets_[0];
     tensor_.end = offsets_[1];
@@ -274,8 +283,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::filesystem::path& path_;
-  int depth_ = 0;              ///< 0 outside, 1 among the names, 2 inside the metadata or a tensor
-  int skip_depth_ = 0;         ///< open brackets inside an unknown field
+  int depth_ = 0;       ///< 0 outside, 1 among the names, 2 inside the metadata or a tensor
+  int skip_depth_ = 0;  ///< open brackets inside an unknown field
   bool unknown_field_ = false;
   bool in_metadata_ = false;
   Array array_ = Array::none;
@@ -306,30 +315,32 @@ SafetensorsHeader parse_safetensors_header(std::span<const char> text, std::uint
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   SafetensorsHeader header = std::move(reader.header);
 
-  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::stable_sort(header.tensors.begin(), header.tensors.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::uint64_t expected = 0;
   const std::string* before = nullptr;
   for (const SafetensorsTensor& tensor : header.tensors) {
     if (tensor.end < tensor.begin) {
-      fail("{}: tensor '{}' ends at byte {} before it begins at {}", where, printable(tensor.name), tensor.end, tensor.begin);
+      fail("{}: tensor '{}' ends at byte {} before it begins at {}", where, printable(tensor.name), tensor.end,
+           tensor.begin);
     }
     if (tensor.begin < expected) {
-      fail("{}: tensor '{}' begins at byte {}, inside tensor '{}' that ends at {}", where, printable(tensor.name), tensor.begin,
-           printable(*before), expected);
+      fail("{}: tensor '{}' begins at byte {}, inside tensor '{}' that ends at {}", where, printable(tensor.name),
+           tensor.begin, printable(*before), expected);
     }
     if (tensor.begin > expected) {
-      fail("{}: {} bytes before tensor '{}' belong to no tensor", where, tensor.begin - expected, printable(tensor.name));
+      fail("{}: {} bytes before tensor '{}' belong to no tensor", where, tensor.begin - expected,
+           printable(tensor.name));
     }
     std::uint64_t bytes = 0;
     if (!tensor_bytes(tensor.type, tensor.shape, bytes)) {
-      fail("{}: tensor '{}' of dtype {} and shape {} has no size in whole bytes below 2^64", where, printable(tensor.name),
-           element_type_name(tensor.type), shape_text(tensor.shape));
+      fail("{}: tensor '{}' of dtype {} and shape {} has no size in whole bytes below 2^64", where,
+           printable(tensor.name), element_type_name(tensor.type), shape_text(tensor.shape));
     }
     if (tensor.end - tensor.begin != bytes) {
-      fail("{}: tensor '{}' of dtype {} and shape {} needs {} bytes, but its offsets span {}", where, printable(tensor.name),
-           element_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.end - tensor.begin);
+      fail("{}: tensor '{}' of dtype {} and shape {} needs {} bytes, but its offsets span {}", where,
+           printable(tensor.name), element_type_name(tensor.type), shape_text(tensor.shape), bytes,
+           tensor.end - tensor.begin);
     }
     if (tensor.end > data_bytes) {
       fail("{}: tensor '{}' ends at byte {} of the data, but the file holds only {}: truncated or damaged", where,

@@ -73,7 +73,7 @@ struct SafetensorsEntry {
 /// What was written.
 struct WrittenSafetensors {
   std::uint64_t bytes = 0;
-  std::uint64_t checksum = 0;                           ///< XXH3 (64 bits) of the whole file
+  std::uint64_t checksum = 0;                             ///< XXH3 (64 bits) of the whole file
   std::map<std::string, std::uint64_t> tensor_checksums;  ///< XXH3 (64 bits) of each tensor's bytes
 };
 

@@ -21,7 +21,8 @@ using nlohmann::json;
 
 /// Shares this rank's outcome with all others; throws on every rank the first rank's error, if any failed.
 std::vector<json> agree(const SaveRequest& request, const std::string& error, json report) {
-  const std::string text = json{{"error", error}, {"report", std::move(report)}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text =
+      json{{"error", error}, {"report", std::move(report)}}.dump(-1, ' ', false, json::error_handler_t::replace);
   const std::vector<std::string> texts = request.collectives.all_gather_text(text);
   PACELINE_CHECK(texts.size() == static_cast<std::size_t>(request.layout.world_size()));
   std::vector<json> reports;
@@ -65,7 +66,8 @@ json write_state(const SaveRequest& request, const std::filesystem::path& folder
     PACELINE_CHECK(found->second.sizes() == at::IntArrayRef(stored.parameter->shape));
     for (const Block& block : stored.parameter->blocks) {
       if (!owns_block(block, model_coordinate)) continue;
-      owned.push_back({&block, found->second, {.begin = block.begin, .extent = block.extent}, element_type_of(found->second)});
+      owned.push_back(
+          {&block, found->second, {.begin = block.begin, .extent = block.extent}, element_type_of(found->second)});
     }
   }
   if (owned.empty()) return nullptr;
@@ -74,13 +76,16 @@ json write_state(const SaveRequest& request, const std::filesystem::path& folder
   at::Tensor current;
   std::vector<SafetensorsEntry> entries;
   for (const Owned& part : owned) {
-    entries.push_back({.name = saved_block_key(state, part.block->tensor, part.saved), .type = part.type,
-                       .shape = part.block->extent, .content = [&part, &current, &state] {
+    entries.push_back({.name = saved_block_key(state, part.block->tensor, part.saved),
+                       .type = part.type,
+                       .shape = part.block->extent,
+                       .content = [&part, &current, &state] {
                          current = gather(*part.block, contiguous_values(part.values));
-                         const std::int64_t bad = first_non_finite(part.type, current.const_data_ptr(), current.numel());
+                         const std::int64_t bad =
+                             first_non_finite(part.type, current.const_data_ptr(), current.numel());
                          if (bad >= 0) {
-                           fail("{} of tensor '{}' are not finite (element {} of block {})", state, part.block->tensor, bad,
-                                saved_block_key(state, part.block->tensor, part.saved));
+                           fail("{} of tensor '{}' are not finite (element {} of block {})", state, part.block->tensor,
+                                bad, saved_block_key(state, part.block->tensor, part.saved));
                          }
                          return tensor_bytes(current);
                        }});
@@ -90,11 +95,17 @@ json write_state(const SaveRequest& request, const std::filesystem::path& folder
   json blocks = json::array();
   for (const Owned& part : owned) {
     const std::string key = saved_block_key(state, part.block->tensor, part.saved);
-    blocks.push_back({{"tensor", part.block->tensor}, {"shape", part.block->global_shape}, {"dtype", element_type_name(part.type)},
-                      {"begin", part.block->begin}, {"extent", part.block->extent},
+    blocks.push_back({{"tensor", part.block->tensor},
+                      {"shape", part.block->global_shape},
+                      {"dtype", element_type_name(part.type)},
+                      {"begin", part.block->begin},
+                      {"extent", part.block->extent},
                       {"checksum", written.tensor_checksums.at(key)}});
   }
-  return {{"state", state}, {"file", path.filename().string()}, {"bytes", written.bytes}, {"checksum", written.checksum},
+  return {{"state", state},
+          {"file", path.filename().string()},
+          {"bytes", written.bytes},
+          {"checksum", written.checksum},
           {"blocks", std::move(blocks)}};
 }
 
@@ -114,17 +125,22 @@ json write_states(const SaveRequest& request, const std::filesystem::path& folde
   return report;
 }
 
-Manifest make_manifest(const SaveRequest& request, const std::filesystem::path& folder, const std::vector<json>& reports) {
-  Manifest manifest{.program_version = request.program_version, .run_id = request.run_id, .step = request.step,
-                    .model = request.model, .layout = request.layout, .training_state = request.training_state};
+Manifest make_manifest(const SaveRequest& request, const std::filesystem::path& folder,
+                       const std::vector<json>& reports) {
+  Manifest manifest{.program_version = request.program_version,
+                    .run_id = request.run_id,
+                    .step = request.step,
+                    .model = request.model,
+                    .layout = request.layout,
+                    .training_state = request.training_state};
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     for (const json& file : reports[rank]) {
       const std::string name = file["file"];
       std::error_code error;
       const std::uintmax_t bytes = std::filesystem::file_size(folder / name, error);
       if (error || bytes != file["bytes"].get<std::uintmax_t>()) {
-        fail("rank {}'s file {} is not whole where rank 0 looks: the run's folder must be one that all ranks share", rank,
-             (folder / name).string());
+        fail("rank {}'s file {} is not whole where rank 0 looks: the run's folder must be one that all ranks share",
+             rank, (folder / name).string());
       }
       manifest.files.push_back({.name = name, .bytes = bytes, .checksum = file["checksum"].get<std::uint64_t>()});
       for (const json& block : file["blocks"]) {
@@ -132,7 +148,9 @@ Manifest make_manifest(const SaveRequest& request, const std::filesystem::path& 
         tensor.shape = block["shape"].get<Shape>();
         SavedState& state = tensor.states[file["state"].get<std::string>()];
         PACELINE_CHECK(parse_element_type(block["dtype"].get<std::string>(), state.type));
-        state.blocks.push_back({.file = name, .begin = block["begin"].get<Shape>(), .extent = block["extent"].get<Shape>(),
+        state.blocks.push_back({.file = name,
+                                .begin = block["begin"].get<Shape>(),
+                                .extent = block["extent"].get<Shape>(),
                                 .checksum = block["checksum"].get<std::uint64_t>()});
       }
     }
@@ -146,7 +164,8 @@ Manifest make_manifest(const SaveRequest& request, const std::filesystem::path& 
 void move_into_place(const std::filesystem::path& unfinished, const std::filesystem::path& folder) {
   if (std::rename(unfinished.c_str(), folder.c_str()) == 0) return;
   const bool occupied = errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR;
-  if (!occupied || syscall(SYS_renameat2, AT_FDCWD, unfinished.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+  if (!occupied ||
+      syscall(SYS_renameat2, AT_FDCWD, unfinished.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
     fail("cannot rename {} to {}: {}", unfinished.string(), folder.string(), std::strerror(errno));
   }
   std::filesystem::remove_all(unfinished);
@@ -186,8 +205,7 @@ std::filesystem::path save_checkpoint(const SaveRequest& request, const std::vec
       std::filesystem::create_directories(unfinished);
       return nullptr;
     });
-    const std::vector<json> reports =
-        together(request, [&] { return write_states(request, unfinished, parameters); });
+    const std::vector<json> reports = together(request, [&] { return write_states(request, unfinished, parameters); });
     request.collectives.barrier();
     together(request, [&]() -> json {
       if (!first) return nullptr;

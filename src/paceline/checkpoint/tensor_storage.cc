@@ -14,13 +14,13 @@ namespace paceline {
 namespace {
 
 constexpr std::array types = {
-    std::pair(ElementType::boolean, at::kBool),   std::pair(ElementType::u8, at::kByte),
-    std::pair(ElementType::i8, at::kChar),        std::pair(ElementType::i16, at::kShort),
-    std::pair(ElementType::u16, at::kUInt16),     std::pair(ElementType::f16, at::kHalf),
-    std::pair(ElementType::bf16, at::kBFloat16),  std::pair(ElementType::i32, at::kInt),
-    std::pair(ElementType::u32, at::kUInt32),     std::pair(ElementType::f32, at::kFloat),
+    std::pair(ElementType::boolean, at::kBool),     std::pair(ElementType::u8, at::kByte),
+    std::pair(ElementType::i8, at::kChar),          std::pair(ElementType::i16, at::kShort),
+    std::pair(ElementType::u16, at::kUInt16),       std::pair(ElementType::f16, at::kHalf),
+    std::pair(ElementType::bf16, at::kBFloat16),    std::pair(ElementType::i32, at::kInt),
+    std::pair(ElementType::u32, at::kUInt32),       std::pair(ElementType::f32, at::kFloat),
     std::pair(ElementType::c64, at::kComplexFloat), std::pair(ElementType::f64, at::kDouble),
-    std::pair(ElementType::i64, at::kLong),       std::pair(ElementType::u64, at::kUInt64),
+    std::pair(ElementType::i64, at::kLong),         std::pair(ElementType::u64, at::kUInt64),
 };
 
 }  // namespace
@@ -40,7 +40,8 @@ at::ScalarType scalar_type_of(ElementType type, const std::string& what) {
 }
 
 at::Tensor mapped_tensor(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
-  const at::ScalarType type = scalar_type_of(tensor.type, fmt::format("{}: tensor '{}'", file.path().string(), tensor.name));
+  const at::ScalarType type =
+      scalar_type_of(tensor.type, fmt::format("{}: tensor '{}'", file.path().string(), tensor.name));
   const std::span<const std::byte> bytes = file.bytes(tensor);
   if (bytes.empty()) return at::empty(tensor.shape, at::TensorOptions(type));
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % c10::elementSize(type) != 0) {
@@ -51,7 +52,9 @@ at::Tensor mapped_tensor(const SafetensorsFile& file, const SafetensorsTensor& t
   return at::from_blob(const_cast<std::byte*>(bytes.data()), tensor.shape, at::TensorOptions(type));
 }
 
-at::Tensor contiguous_values(const at::Tensor& tensor) { return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous(); }
+at::Tensor contiguous_values(const at::Tensor& tensor) {
+  return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+}
 
 std::span<const std::byte> tensor_bytes(const at::Tensor& tensor) {
   PACELINE_CHECK(tensor.is_contiguous() && tensor.device().is_cpu());
