@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "paceline/base/error.h"
+#include "paceline/ops/attention_kernel.h"
 #include "paceline/ops/floating.h"
 #include "paceline/ops/simd.h"
 
@@ -27,6 +28,51 @@ int64_t head_dim_of(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   PACELINE_CHECK(qkv.dim() == 3 && qkv.is_contiguous() && heads > 0 && kv_heads > 0 && heads % kv_heads == 0);
   PACELINE_CHECK(qkv.size(2) % (heads + 2 * kv_heads) == 0);
   return qkv.size(2) / (heads + 2 * kv_heads);
+}
+
+/// The tiled kernel is fp32's on a CPU; else ATen's flash attention, which is also its oracle.
+bool has_kernel(const at::Tensor& qkv) { return qkv.scalar_type() == at::kFloat && qkv.is_cpu(); }
+
+/// Runs `body(unit, workspace)` for each key/value head of each sequence, in parallel. A thread has one workspace of
+/// `workspace_size` floats, about 5 to 8 rows of head_dim a position.
+template <typename Body>
+void over_units(const at::Tensor& qkv, const AttentionOutput& output, int64_t heads, int64_t kv_heads,
+                int64_t workspace_size, const Body& body) {
+  const int64_t length = qkv.size(1);
+  const int64_t width = qkv.size(2);
+  const int64_t head_dim = width / (heads + 2 * kv_heads);
+  const int64_t group = heads / kv_heads;
+  const int64_t units = qkv.size(0) * kv_heads;
+  const float* qkv_data = qkv.const_data_ptr<float>();
+  PACELINE_CHECK(output.y.is_contiguous() && output.logsumexp.is_contiguous());
+  float* y = output.y.mutable_data_ptr<float>();
+  float* logsumexp = output.logsumexp.mutable_data_ptr<float>();
+  // As many tasks as threads, so that there are no more workspaces; they are tensors to be accounted for and reused.
+  const int64_t tasks = std::min<int64_t>(units, at::get_num_threads());
+  if (tasks == 0) return;
+  const int64_t stride = (workspace_size + 15) / 16 * 16;
+  const at::Tensor workspace = at::empty({tasks * stride}, qkv.options());
+  float* workspaces = workspace.mutable_data_ptr<float>();
+  at::parallel_for(0, tasks, 1, [&](int64_t first_task, int64_t last_task) {
+    for (int64_t task = first_task; task < last_task; ++task)
+      for (int64_t u = units * task / tasks; u < units * (task + 1) / tasks; ++u) {
+        const int64_t kv_head = u % kv_heads;
+        const float* rows = qkv_data + u / kv_heads * length * width;
+        const AttentionUnit unit{
+            .length = length,
+            .group = group,
+            .head_dim = head_dim,
+            .qkv_stride = width,
+            .y_stride = heads * head_dim,
+            .q = rows + kv_head * group * head_dim,
+            .k = rows + (heads + kv_head) * head_dim,
+            .v = rows + (heads + kv_heads + kv_head) * head_dim,
+            .y = y + u / kv_heads * length * heads * head_dim + kv_head * group * head_dim,
+            .logsumexp = logsumexp + u * group * length,
+        };
+        body(unit, workspaces + task * stride);
+      }
+  });
 }
 
 /// One query against `length` rows of the cache; `scores` has room for them.
@@ -72,6 +118,14 @@ PACELINE_SIMD void attend(const double* q, const double* keys, int64_t key_strid
 
 AttentionOutput attention_forward(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
   const int64_t head_dim = head_dim_of(qkv, heads, kv_heads);
+  if (has_kernel(qkv)) {
+    AttentionOutput output{at::empty({qkv.size(0), qkv.size(1), heads * head_dim}, qkv.options()),
+                           at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options())};
+    const AttentionKernel& kernel = attention_kernel(best_instruction_set());
+    over_units(qkv, output, heads, kv_heads, kernel.forward_workspace(qkv.size(1), head_dim),
+               [&](const AttentionUnit& unit, float* workspace) { kernel.forward(unit, workspace); });
+    return output;
+  }
   auto [y, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       heads_of(qkv, 0, heads, head_dim), heads_of(qkv, heads, kv_heads, head_dim),
       heads_of(qkv, heads + kv_heads, kv_heads, head_dim), 0.0, true);
@@ -82,6 +136,22 @@ void attention_backward(const at::Tensor& dy, const at::Tensor& qkv, const Atten
                         int64_t kv_heads, const at::Tensor& dqkv) {
   const int64_t head_dim = head_dim_of(qkv, heads, kv_heads);
   PACELINE_CHECK(dqkv.is_contiguous() && dqkv.sizes() == qkv.sizes());
+  if (has_kernel(qkv)) {
+    PACELINE_CHECK(dy.is_contiguous() && dy.sizes() == output.y.sizes());
+    const AttentionKernel& kernel = attention_kernel(best_instruction_set());
+    const float* dy_data = dy.const_data_ptr<float>();
+    float* dqkv_data = dqkv.mutable_data_ptr<float>();
+    const float* qkv_data = qkv.const_data_ptr<float>();
+    const float* y_data = output.y.const_data_ptr<float>();
+    over_units(qkv, output, heads, kv_heads, kernel.backward_workspace(qkv.size(1), head_dim),
+               [&](const AttentionUnit& unit, float* workspace) {
+                 kernel.backward(unit,
+                                 {dy_data + (unit.y - y_data), dqkv_data + (unit.q - qkv_data),
+                                  dqkv_data + (unit.k - qkv_data), dqkv_data + (unit.v - qkv_data)},
+                                 workspace);
+               });
+    return;
+  }
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       heads_of(dy, 0, heads, head_dim), heads_of(qkv, 0, heads, head_dim), heads_of(qkv, heads, kv_heads, head_dim),
       heads_of(qkv, heads + kv_heads, kv_heads, head_dim), heads_of(output.y, 0, heads, head_dim), output.logsumexp,
