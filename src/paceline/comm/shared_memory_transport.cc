@@ -98,6 +98,17 @@ class SharedMemoryTransport : public Transport {
     for (std::size_t i = 0; i < local_ranks_.size(); ++i) place_[local_ranks_[i]] = static_cast<int>(i);
     self_ = place_[network_->rank()];
     spins_ = std::thread::hardware_concurrency() >= local_ranks_.size();
+    if (static_cast<int>(local_ranks_.size()) < size()) {
+      receiver_ = std::thread([this] { take_in_beside_network(); });
+    }
+  }
+  ~SharedMemoryTransport() override {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    segment_->ring_doorbell(self_);
+    if (receiver_.joinable()) receiver_.join();
   }
 
   int rank() const override { return network_->rank(); }
@@ -222,6 +233,22 @@ class SharedMemoryTransport : public Transport {
     }
   }
 
+  /// A rank that waits for one on another machine takes nothing in, and a sender that waits for room in its ring may be
+  /// the one that the other depends on: where there are other machines, a thread keeps the rings empty.
+  void take_in_beside_network() {
+    while (true) {
+      const std::uint32_t rings = segment_->rings(self_);
+      bool completed = false;
+      {
+        std::lock_guard lock(mutex_);
+        if (ending_) return;
+        completed = take_in();
+      }
+      if (completed) segment_->ring_doorbell(self_);
+      segment_->sleep(self_, rings, presence_check_interval);
+    }
+  }
+
   /// Copies what has arrived to where it belongs. True when a message is complete. Needs the mutex.
   bool take_in() {
     bool completed = false;
@@ -319,7 +346,12 @@ class SharedMemoryTransport : public Transport {
       if (space() < padded(piece)) {
         ring.written.store(position, std::memory_order_release);
         segment_->ring_doorbell(place);
-        wait_until([&] { return space() >= padded(piece); }, place);
+        try {
+          wait_until([&] { return space() >= padded(piece); }, place);
+        } catch (const Error& error) {  // half a message is in the ring: nothing can follow it
+          abort(error.what());
+          throw;
+        }
       }
       if (piece > 0) copy_in(ring, position, static_cast<const std::byte*>(data) + written, piece);
       written += piece;
@@ -340,9 +372,11 @@ class SharedMemoryTransport : public Transport {
   std::mutex mutex_;  ///< guards the following
   std::vector<Incoming> incoming_;
   bool aborted_ = false;
+  bool ending_ = false;
   std::string reason_;
 
   std::vector<std::mutex> outgoing_;  ///< by place: one message at a time
+  std::thread receiver_;              ///< runs where there are ranks on other machines
 };
 
 /// What the ranks tell each other: where they are, and whether what was tried has worked.
