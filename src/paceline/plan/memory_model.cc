@@ -200,8 +200,10 @@ StageMemory stage_memory(const TrainingStep& step, int stage) {
     int operation = -1;
     switch (actions[i].kind) {
       case ActionKind::receive_activation:
-      case ActionKind::receive_gradient:
         peak = live += boundary;
+        break;
+      case ActionKind::receive_gradient:
+        peak = live + boundary;  // it proves that the sent activation has arrived, whose memory is freed
         break;
       case ActionKind::forward:
         ++in_flight;

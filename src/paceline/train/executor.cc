@@ -67,7 +67,8 @@ struct Executor::StepState {
     std::unique_ptr<Work> work;
     at::Tensor tensor;
   };
-  std::vector<Send> sends;
+  std::vector<Send> activation_sends;            ///< by micro-batch
+  std::vector<Send> gradient_sends;
   struct Bucket {
     std::unique_ptr<Work> work;
     at::Tensor view;
@@ -196,6 +197,8 @@ StepResult Executor::step(const StepRequest& request, const SampleSource& source
   state.passes.resize(micro_batches);
   state.received.resize(micro_batches);
   state.outgoing.resize(micro_batches);
+  state.activation_sends.resize(micro_batches);
+  state.gradient_sends.resize(micro_batches);
   state.buckets.resize(layout_.dp > 1 ? state_.buckets().buckets.size() : 0);
   runner_.begin_step();
   recorder_.begin_step(static_cast<std::uint32_t>(request.step));
@@ -213,7 +216,11 @@ StepResult Executor::step(const StepRequest& request, const SampleSource& source
       state.result.communication_wait_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }
-  for (StepState::Send& send : state.sends) send.work->wait();
+  for (auto* sends : {&state.activation_sends, &state.gradient_sends}) {
+    for (StepState::Send& send : *sends) {
+      if (send.work) send.work->wait();
+    }
+  }
   return state.result;
 }
 
@@ -239,13 +246,18 @@ void Executor::run_action(StepState& state, int index, const SampleSource& sourc
     case ActionKind::receive_gradient:
       state.received[m] = boundary_tensor();
       communicators_.pipeline().receive(state.received[m], action.peer, gradient_tag(m));
+      // Its gradient proves that the activation has arrived.
+      if (StepState::Send& sent = state.activation_sends[m]; sent.work) {
+        sent.work->wait();
+        sent = {};
+      }
       break;
     case ActionKind::send_activation:
     case ActionKind::send_gradient: {
-      const int tag = action.kind == ActionKind::send_activation ? activation_tag(m) : gradient_tag(m);
+      const bool forwards = action.kind == ActionKind::send_activation;
       at::Tensor tensor = std::move(state.outgoing[m]);
-      auto work = communicators_.pipeline().send_start(tensor, action.peer, tag);
-      state.sends.push_back({std::move(work), std::move(tensor)});
+      auto work = communicators_.pipeline().send_start(tensor, action.peer, forwards ? activation_tag(m) : gradient_tag(m));
+      (forwards ? state.activation_sends : state.gradient_sends)[m] = {std::move(work), std::move(tensor)};
       break;
     }
     case ActionKind::forward:

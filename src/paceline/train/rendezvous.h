@@ -9,7 +9,7 @@
 
 namespace paceline {
 
-/// Joins the ranks of a run: over Gloo, or within this process for one rank. Ranks started with other settings are of
+/// Joins the ranks of a run: over shared memory on one machine and Gloo between machines, or alone for one rank. Ranks started with other settings are of
 /// another run and never join.
 std::shared_ptr<Transport> join_ranks(const LaunchEnvironment& launch, const RunSettings& settings);
 

@@ -216,12 +216,12 @@ void StageRunner::forward_operation(Pass& pass, int index, Mode mode, double los
   }
 }
 
-at::Tensor StageRunner::backward(PassHandle pass, const at::Tensor& output_gradient, const PassObserver& observer) {
-  return run_backward(*pass, output_gradient, true, observer);
+at::Tensor StageRunner::backward(PassHandle pass, at::Tensor output_gradient, const PassObserver& observer) {
+  return run_backward(*pass, std::move(output_gradient), true, observer);
 }
 
-at::Tensor StageRunner::backward_input(Pass& pass, const at::Tensor& output_gradient, const PassObserver& observer) {
-  return run_backward(pass, output_gradient, false, observer);
+at::Tensor StageRunner::backward_input(Pass& pass, at::Tensor output_gradient, const PassObserver& observer) {
+  return run_backward(pass, std::move(output_gradient), false, observer);
 }
 
 void StageRunner::backward_weight(PassHandle pass, const PassObserver& observer) {
@@ -234,12 +234,12 @@ void StageRunner::backward_weight(PassHandle pass, const PassObserver& observer)
   }
 }
 
-at::Tensor StageRunner::run_backward(Pass& pass, const at::Tensor& output_gradient, bool with_weights,
+at::Tensor StageRunner::run_backward(Pass& pass, at::Tensor output_gradient, bool with_weights,
                                      const PassObserver& observer) {
   const AccountScope scope(account_, MemoryClass::activations);
   pass.gradients.resize(program_.values.size());
   pass.values.back().reset();
-  if (program_.output >= 0) pass.gradients[program_.output] = output_gradient;
+  if (program_.output >= 0) pass.gradients[program_.output] = std::move(output_gradient);
   for (int index = static_cast<int>(program_.operations.size()) - 1; index >= 0; --index) {
     if (observer.before) observer.before(index);
     backward_operation(pass, index, with_weights);

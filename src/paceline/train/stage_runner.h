@@ -52,12 +52,13 @@ class StageRunner {
   static at::Tensor take_output(Pass& pass);
   static double loss_sum(const Pass& pass);
 
-  /// Both halves of the backward. `output_gradient` is the next stage's (undefined on the last). Returns the gradient of
+  /// Both halves of the backward. `output_gradient` is the next stage's (undefined on the last); where the caller gives its
+  /// memory away, the residual stream's gradient grows in it. Returns the gradient of
   /// the stage's input (undefined on the first). Weight gradients are added up over the passes since begin_step().
-  at::Tensor backward(PassHandle pass, const at::Tensor& output_gradient, const PassObserver& observer);
+  at::Tensor backward(PassHandle pass, at::Tensor output_gradient, const PassObserver& observer);
 
   /// The halves by themselves: after the first, the pass still holds what the second needs.
-  at::Tensor backward_input(Pass& pass, const at::Tensor& output_gradient, const PassObserver& observer);
+  at::Tensor backward_input(Pass& pass, at::Tensor output_gradient, const PassObserver& observer);
   void backward_weight(PassHandle pass, const PassObserver& observer);
 
   /// Forward only, nothing saved. The summed loss where the stage has targets; logits where they are asked for.
@@ -77,7 +78,7 @@ class StageRunner {
   enum class Mode { train, evaluate };
   void run_forward(Pass& pass, Mode mode, double loss_scale, bool keep_logits, const PassObserver& observer);
   void forward_operation(Pass& pass, int index, Mode mode, double loss_scale);
-  at::Tensor run_backward(Pass& pass, const at::Tensor& output_gradient, bool with_weights, const PassObserver& observer);
+  at::Tensor run_backward(Pass& pass, at::Tensor output_gradient, bool with_weights, const PassObserver& observer);
   void backward_operation(Pass& pass, int index, bool with_weights);
   void weight_gradient(const Operation& operation, const at::Tensor& dy, const at::Tensor& x);
   /// The gradient buffer of an operation's i-th parameter and whether to add to it; a scratch buffer if it is frozen.

@@ -160,9 +160,11 @@ class RankTraining {
         precision_(parse_precision(run_.settings.train.precision)),
         state_(program_, at_.pp * run_.layout().tp + at_.tp, precision_, run_.step.bucket_bytes, true, account_),
         folder_(run_.settings.run.folder),
-        train_(run_.train_prefix.string(), run_.settings.train.sequence_length, run_.settings.train.seed, true) {
+        train_(run_.train_prefix.string(), run_.settings.train.sequence_length, run_.settings.train.seed, true,
+               run_.model.vocab_size) {
     if (!run_.held_out_prefix.empty()) {
-      held_out_.emplace(run_.held_out_prefix.string(), run_.settings.train.sequence_length, run_.settings.train.seed, false);
+      held_out_.emplace(run_.held_out_prefix.string(), run_.settings.train.sequence_length, run_.settings.train.seed, false,
+                        run_.model.vocab_size);
     }
     if (run_.settings.trace.enabled) {
       recorder_.emplace(folder_ / "trace" / trace_file_name(rank_), trace_header(run_, identity_, program_, rank_));
