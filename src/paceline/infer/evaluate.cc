@@ -80,7 +80,7 @@ int evaluate_shard(LoadedModel& model, const EvaluateRequest& request) {
   if (const auto warning = tokenizer_warning(model, data)) warnings.push_back(*warning);
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
 
-  const ShardSource source((data.folder / data.shard).string(), data.sequence_length, 0, false);
+  const ShardSource source((data.folder / data.shard).string(), data.sequence_length, 0, false, model.config().vocab_size);
   const std::int64_t all = source.loader().samples_per_epoch();
   const std::int64_t samples = request.samples > 0 ? std::min(request.samples, all) : all;
   const auto start = std::chrono::steady_clock::now();
@@ -88,7 +88,7 @@ int evaluate_shard(LoadedModel& model, const EvaluateRequest& request) {
   {
     Progress progress("evaluate", "samples", samples);
     loss = held_out_loss(model, source, samples, request.micro_batch_size, [&](std::int64_t done, const HeldOutLoss& so_far) {
-      progress.update(done, fmt::format("loss {:.4f}", so_far.mean()));
+      progress.update(done, so_far.targets > 0 ? fmt::format("loss {:.4f}", so_far.mean()) : std::string());
     });
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -98,7 +98,7 @@ int evaluate_shard(LoadedModel& model, const EvaluateRequest& request) {
   const double share = static_cast<double>(loss.targets) / static_cast<double>(shard.summary.tokens);
   const double text_bytes = share * static_cast<double>(shard.text_bytes);
   const double bits_per_byte = loss.loss_sum / std::numbers::ln2 / text_bytes;
-  const std::optional<double> bigram = data.shard == "held_out" ? data.manifest.bigram_held_out_loss : std::nullopt;
+  const double bigram = data.shard == "held_out" ? data.manifest.bigram_held_out_loss.value_or(std::nan("")) : std::nan("");
   if (request.json) {
     Json document = document_of(model, request);
     document.update({{"data", data.folder.string()},
@@ -112,7 +112,7 @@ int evaluate_shard(LoadedModel& model, const EvaluateRequest& request) {
                      {"text_bytes", std::llround(text_bytes)},
                      {"samples", samples},
                      {"sequence_length", data.sequence_length},
-                     {"bigram_loss", number(bigram.value_or(std::nan("")))},
+                     {"bigram_loss", number(bigram)},
                      {"tokens_per_s", static_cast<double>(samples * data.sequence_length) / seconds},
                      {"warnings", warnings}});
     fmt::print("{}\n", document.dump(2));
@@ -125,9 +125,9 @@ int evaluate_shard(LoadedModel& model, const EvaluateRequest& request) {
   fmt::print("perplexity     {:.3f}\n", std::exp(loss.mean()));
   fmt::print("bits per byte  {:.4f} (over {:.3f} MB of text: the shard's {:.3f} MB by the share of its tokens)\n", bits_per_byte,
              text_bytes / 1e6, static_cast<double>(shard.text_bytes) / 1e6);
-  if (bigram) {
-    fmt::print("bigram         {:.4f} nats a token (Kneser-Ney, the whole shard): the model is {:.4f} {}\n", *bigram,
-               std::abs(*bigram - loss.mean()), loss.mean() < *bigram ? "better" : "worse");
+  if (std::isfinite(bigram)) {
+    fmt::print("bigram         {:.4f} nats a token (Kneser-Ney, the whole shard): the model is {:.4f} {}\n", bigram,
+               std::abs(bigram - loss.mean()), loss.mean() < bigram ? "better" : "worse");
   }
   return 0;
 }
