@@ -250,7 +250,7 @@ RunSettings read_run_settings(const std::string& path, const std::vector<std::st
   if (!file) refuse("{}: cannot be read; give the TOML file of a run", path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (file.bad() || text.fail()) refuse("{}: cannot be read; give the TOML file of a run", path);
+  if (file.bad() || text.fail()) refuse("{}: cannot be read or is empty; give the TOML file of a run", path);
   return parse_run_settings(text.str(), path, overrides);
 }
 

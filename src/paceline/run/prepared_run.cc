@@ -4,6 +4,7 @@
 #include "paceline/base/error.h"
 #include "paceline/data/token_loader.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -51,6 +52,9 @@ PreparedRun prepare_run(const RunSettings& settings) {
   PreparedRun run;
   run.settings = settings;
   if (settings.data.folder.empty()) refuse("data.folder is empty: name the folder that `paceline data build` wrote");
+  if (!std::filesystem::exists(std::filesystem::path(settings.data.folder) / "manifest.json")) {
+    refuse("data.folder {} has no manifest.json: name the folder that `paceline data build` wrote", settings.data.folder);
+  }
   run.manifest = read_manifest(settings.data.folder);
   verify_data_files(run.manifest, settings.data.folder, /*checksums=*/false);
   run.model = prepare_model(settings, run.manifest.vocabulary_size);
@@ -62,7 +66,14 @@ PreparedRun prepare_run(const RunSettings& settings) {
   run.learning_rate = resolve_learning_rate(settings);
 
   const std::filesystem::path folder = settings.data.folder;
-  const auto require_shard = [&](const std::string& name) {
+  const auto require_shard = [&](const char* key, const std::string& name) {
+    const bool exists = std::any_of(run.manifest.shards.begin(), run.manifest.shards.end(),
+                                    [&](const ManifestShard& shard) { return shard.name == name; });
+    if (!exists) {
+      std::vector<std::string> names;
+      for (const ManifestShard& shard : run.manifest.shards) names.push_back(shard.name);
+      refuse("{} is '{}', but {} has only: {}", key, name, folder.string(), fmt::join(names, ", "));
+    }
     const ManifestShard& shard = run.manifest.shard(name);
     if (shard.summary.maximum_token >= run.model.vocab_size) {
       refuse("{}: holds token {}, beyond the model's vocabulary of {}", (folder / (name + ".bin")).string(),
@@ -71,8 +82,8 @@ PreparedRun prepare_run(const RunSettings& settings) {
     TokenLoader(folder / name, settings.train.sequence_length, 0, false);  // refuses a shard without one whole sample
     return folder / name;
   };
-  run.train_prefix = require_shard(settings.data.train);
-  if (!settings.data.held_out.empty()) run.held_out_prefix = require_shard(settings.data.held_out);
+  run.train_prefix = require_shard("data.train", settings.data.train);
+  if (!settings.data.held_out.empty()) run.held_out_prefix = require_shard("data.held_out", settings.data.held_out);
   return run;
 }
 

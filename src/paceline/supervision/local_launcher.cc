@@ -162,6 +162,7 @@ class LocalRun {
       for (auto& output : rank.outputs) output->close();
     }
     const std::string line = last_line();
+    last_words_.show(errors_, line);
     if (!line.empty()) errors_.add("paceline: " + line + "\n");
     output_.write_all();
     errors_.write_all();
@@ -192,7 +193,8 @@ class LocalRun {
       const std::string prefix = r == 0 ? "" : fmt::format("[rank {}] ", r);
       rank.outputs.push_back(
           std::make_unique<RankOutput>(std::move(output_read), rank.log.get(), r == 0 ? &output_ : nullptr, ""));
-      rank.outputs.push_back(std::make_unique<RankOutput>(std::move(errors_read), rank.log.get(), &errors_, prefix));
+      rank.outputs.push_back(
+          std::make_unique<RankOutput>(std::move(errors_read), rank.log.get(), &errors_, prefix, &last_words_));
 
       Variables variables;
       for (const char* name : {"RANK", "LOCAL_RANK"}) variables.set(name, std::to_string(r));
@@ -368,6 +370,7 @@ class LocalRun {
   ControlServer server_;
   ShownStream output_{STDOUT_FILENO};
   ShownStream errors_{STDERR_FILENO};
+  LastWords last_words_;
   std::vector<Rank> ranks_;
   std::optional<std::pair<StopCause, std::string>> stop_;
   std::optional<RankFailure> failure_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <set>
 
 namespace paceline {
 
@@ -50,8 +51,17 @@ void ShownStream::write_all() {
   }
 }
 
-RankOutput::RankOutput(Descriptor pipe, int log, ShownStream* shown, std::string prefix)
-    : pipe_(std::move(pipe)), log_(log), shown_(shown), prefix_(std::move(prefix)) {
+void LastWords::show(ShownStream& stream, const std::string& last_line) const {
+  std::set<std::string> said;
+  for (const Line& line : lines_) {
+    const std::string reason = line.text.substr(std::string_view(marker).size());
+    if (last_line.find(reason) != std::string::npos || !said.insert(reason).second) continue;
+    stream.add(line.prefix + line.text + "\n");
+  }
+}
+
+RankOutput::RankOutput(Descriptor pipe, int log, ShownStream* shown, std::string prefix, LastWords* last_words)
+    : pipe_(std::move(pipe)), log_(log), shown_(shown), prefix_(std::move(prefix)), last_words_(last_words) {
   ::fcntl(pipe_.get(), F_SETFL, ::fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);
 }
 
@@ -64,8 +74,7 @@ void RankOutput::read_ready() {
     } else if (got == 0 || errno != EINTR) {
       if (got < 0 && errno == EAGAIN) return;
       pipe_.reset();
-      if (!line_.empty()) shown_->add(prefix_ + line_ + "\n");
-      line_.clear();
+      if (!line_.empty()) end_line();
     }
   }
 }
@@ -73,7 +82,20 @@ void RankOutput::read_ready() {
 void RankOutput::close() {
   read_ready();
   pipe_.reset();
-  if (!line_.empty()) shown_->add(prefix_ + line_ + "\n");
+  if (!line_.empty()) end_line();
+}
+
+bool RankOutput::may_be_last_words() const {
+  const std::string_view marker = LastWords::marker;
+  return line_.starts_with(marker) || marker.starts_with(line_);
+}
+
+void RankOutput::end_line() {
+  if (last_words_ != nullptr && line_.starts_with(LastWords::marker)) {
+    last_words_->add(prefix_, line_);
+  } else {
+    shown_->add(prefix_ + line_ + "\n");
+  }
   line_.clear();
 }
 
@@ -85,15 +107,27 @@ void RankOutput::take(const std::string& block) {
     at += static_cast<std::size_t>(written);
   }
   if (shown_ == nullptr) return;
-  if (prefix_.empty()) return shown_->add(block);
+  if (prefix_.empty() && last_words_ == nullptr) return shown_->add(block);
   constexpr std::size_t longest = 8192;
+  std::string passing;
   for (const char c : block) {
+    if (prefix_.empty() && !gathers_) {
+      passing += c;
+      gathers_ = c == '\n' || c == '\r';
+      continue;
+    }
     if (c != '\n') line_ += c;
     if (c == '\n' || line_.size() >= longest) {
-      shown_->add(prefix_ + line_ + "\n");
+      shown_->add(passing);
+      passing.clear();
+      end_line();
+    } else if (prefix_.empty() && !may_be_last_words()) {
+      passing += line_;
       line_.clear();
+      gathers_ = c == '\r';
     }
   }
+  if (!passing.empty()) shown_->add(passing);
 }
 
 }  // namespace paceline

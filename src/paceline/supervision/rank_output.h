@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "paceline/supervision/descriptor.h"
 
@@ -30,11 +31,30 @@ class ShownStream {
   std::string unwritten_;
 };
 
+/// The lines with which ranks say why they end ("paceline: ..."), kept until the end of the run: what all ranks say
+/// alike, and what the last line says, a user reads once.
+class LastWords {
+ public:
+  static constexpr const char* marker = "paceline: ";
+
+  void add(const std::string& prefix, const std::string& line) { lines_.push_back({prefix, line}); }
+  /// Each different line once, with the prefix of the rank that said it first; none that is part of `last_line`.
+  void show(ShownStream& stream, const std::string& last_line) const;
+
+ private:
+  struct Line {
+    std::string prefix;
+    std::string text;
+  };
+  std::vector<Line> lines_;
+};
+
 /// What a rank writes to one of its streams: to its log, and, whole or line by line with a prefix, to a shown stream.
 class RankOutput {
  public:
-  /// `log` stays the caller's. `shown` may be null. Without a prefix, bytes pass unchanged.
-  RankOutput(Descriptor pipe, int log, ShownStream* shown, std::string prefix);
+  /// `log` stays the caller's. `shown` may be null. Without a prefix, bytes pass unchanged. Last words go to
+  /// `last_words` instead, unless that is null.
+  RankOutput(Descriptor pipe, int log, ShownStream* shown, std::string prefix, LastWords* last_words = nullptr);
 
   int descriptor() const { return pipe_.get(); }
   bool open() const { return pipe_.valid(); }
@@ -45,12 +65,16 @@ class RankOutput {
 
  private:
   void take(const std::string& block);
+  bool may_be_last_words() const;
+  void end_line();
 
   Descriptor pipe_;
   int log_;
   ShownStream* shown_;
   std::string prefix_;
-  std::string line_;
+  LastWords* last_words_;
+  std::string line_;      ///< what is not shown yet of the current line
+  bool gathers_ = true;   ///< without a prefix: the current line may be last words
 };
 
 }  // namespace paceline
