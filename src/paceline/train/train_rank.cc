@@ -426,7 +426,9 @@ class RankTraining {
     recorder_->flush();
     communicators_.world().barrier();
     if (rank_ != 0) return code;
-    if (last_held_out_loss_ && run_.manifest.bigram_held_out_loss) {
+    const bool evaluates_all = held_out_ && (run_.settings.evaluate.samples == 0 ||
+                                             run_.settings.evaluate.samples >= held_out_->loader().samples_per_epoch());
+    if (last_held_out_loss_ && run_.manifest.bigram_held_out_loss && evaluates_all) {
       progress_line(fmt::format("held-out loss {:.4f} nats a token; an interpolated Kneser-Ney bigram of the same tokens: {:.4f}",
                                 *last_held_out_loss_, *run_.manifest.bigram_held_out_loss));
     }
