@@ -25,7 +25,9 @@ def build_data(folder, inputs, vocabulary_size, held_out_fraction):
         f'[input]\npaths = [{paths}]\nextensions = [".rst"]\n[output]\nfolder = "{folder}/shards"\n'
         f"[tokenizer]\nvocabulary_size = {vocabulary_size}\n[split]\nheld_out_fraction = {held_out_fraction}\n"
     )
-    built = subprocess.run([PACELINE, "data", "build", settings, "--json"], capture_output=True, text=True, timeout=TIMEOUT)
+    built = subprocess.run(
+        [PACELINE, "data", "build", settings, "--json"], capture_output=True, text=True, timeout=TIMEOUT
+    )
     assert built.returncode == 0, built.stderr
     return folder / "shards", json.loads(built.stdout)
 

@@ -17,16 +17,45 @@ PACELINE = str(pathlib.Path(os.environ.get("PACELINE", ROOT / "build" / "pacelin
 TIMEOUT = float(os.environ.get("PACELINE_TEST_TIMEOUT", "180"))
 
 # What the clock and the machine decide; everything else of a step's metrics is a function of the settings and the data.
-TIMELIKE = {"wall_time", "step_time_s", "tokens_per_s", "tokens_per_s_per_rank", "model_tflops", "gemm_peak_tflops", "mfu",
-            "memory_bytes", "communication_wait_s"}
+TIMELIKE = {
+    "wall_time",
+    "step_time_s",
+    "tokens_per_s",
+    "tokens_per_s_per_rank",
+    "model_tflops",
+    "gemm_peak_tflops",
+    "mfu",
+    "memory_bytes",
+    "communication_wait_s",
+}
 
-LLAMA = {"model.family": "llama", "model.hidden_size": 32, "model.num_hidden_layers": 2, "model.num_attention_heads": 4,
-         "model.num_key_value_heads": 2, "model.intermediate_size": 48, "model.initializer_range": 0.1}
-GPT2 = {"model.family": "gpt2", "model.hidden_size": 32, "model.num_hidden_layers": 2, "model.num_attention_heads": 4,
-        "model.intermediate_size": 48, "model.initializer_range": 0.1}
-STEPS = {"train.steps": 20, "train.sequence_length": 16, "train.micro_batch_size": 2, "train.global_batch_size": 8,
-         "optimizer.learning_rate": 1e-2, "optimizer.max_gradient_norm": 1.0, "learning_rate.warmup_steps": 4,
-         "evaluate.samples": 8}
+LLAMA = {
+    "model.family": "llama",
+    "model.hidden_size": 32,
+    "model.num_hidden_layers": 2,
+    "model.num_attention_heads": 4,
+    "model.num_key_value_heads": 2,
+    "model.intermediate_size": 48,
+    "model.initializer_range": 0.1,
+}
+GPT2 = {
+    "model.family": "gpt2",
+    "model.hidden_size": 32,
+    "model.num_hidden_layers": 2,
+    "model.num_attention_heads": 4,
+    "model.intermediate_size": 48,
+    "model.initializer_range": 0.1,
+}
+STEPS = {
+    "train.steps": 20,
+    "train.sequence_length": 16,
+    "train.micro_batch_size": 2,
+    "train.global_batch_size": 8,
+    "optimizer.learning_rate": 1e-2,
+    "optimizer.max_gradient_norm": 1.0,
+    "learning_rate.warmup_steps": 4,
+    "evaluate.samples": 8,
+}
 
 
 def layout_settings(layout):
@@ -53,9 +82,13 @@ def write_settings(path, settings):
 
 def clean_environment(**variables):
     """The caller's environment without what a launcher or a trace around the tests may have set."""
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "PACELINE_"))
-            and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TRACEPARENT")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "PACELINE_"))
+        and name
+        not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TRACEPARENT")
+    }
     kept["OMP_NUM_THREADS"] = "1"  # the ranks of a test are many, the cores few
     kept.update(variables)
     return kept
@@ -74,8 +107,16 @@ class Started:
         self.out_path, self.err_path = folder / f"out-{number}.txt", folder / f"err-{number}.txt"
         self.command = [str(part) for part in command]
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment or clean_environment(),
-                                            start_new_session=True, preexec_fn=_die_with_parent, cwd=folder)
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment or clean_environment(),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                cwd=folder,
+            )
         self.pid = self.process.pid
 
     @property
@@ -285,7 +326,9 @@ def tensors(checkpoint, state="weights"):
             key = f"{state}/{name}[{','.join(f'{begin}:{end}' for begin, end in zip(block['begin'], ends))}]"
             values = files[block["file"]][key]
             place = tuple(slice(begin, end) for begin, end in zip(block["begin"], ends))
-            whole.setdefault(name, numpy.zeros(tensor["shape"], dtype=values.dtype))[place] = values.reshape(block["extent"])
+            whole.setdefault(name, numpy.zeros(tensor["shape"], dtype=values.dtype))[place] = values.reshape(
+                block["extent"]
+            )
             assert not filled[place].any(), f"{name}: a block twice"
             filled[place] = True
         assert filled.all(), f"{name}: a part is missing"

@@ -4,8 +4,17 @@ import math
 
 import pytest
 
-from runs import (GPT2, LLAMA, assert_close_metrics, assert_close_tensors, assert_same_metrics, assert_same_tensors,
-                  layout_settings, norm_of, tensors)
+from runs import (
+    GPT2,
+    LLAMA,
+    assert_close_metrics,
+    assert_close_tensors,
+    assert_same_metrics,
+    assert_same_tensors,
+    layout_settings,
+    norm_of,
+    tensors,
+)
 
 LAYOUTS = [(dp, tp, pp) for dp in (1, 2) for tp in (1, 2) for pp in (1, 2)]
 MODELS = {"llama": LLAMA, "llama_tied": {**LLAMA, "model.tie_word_embeddings": True}, "gpt2": GPT2}
@@ -15,9 +24,17 @@ BETA1 = 0.9
 
 def settings_of(layout, accumulates, steps=20):
     dp = layout[0]
-    return {"train.precision": "fp64", "train.steps": steps, "train.micro_batch_size": 1 if accumulates else 8 // dp,
-            "optimizer.max_gradient_norm": CLIP, "optimizer.beta1": BETA1, "checkpoint.every_steps": 1, "checkpoint.keep_last": 0,
-            "parallel.bucket_mb": 0.01, **layout_settings(layout)}
+    return {
+        "train.precision": "fp64",
+        "train.steps": steps,
+        "train.micro_batch_size": 1 if accumulates else 8 // dp,
+        "optimizer.max_gradient_norm": CLIP,
+        "optimizer.beta1": BETA1,
+        "checkpoint.every_steps": 1,
+        "checkpoint.keep_last": 0,
+        "parallel.bucket_mb": 0.01,
+        **layout_settings(layout),
+    }
 
 
 def name_of(layout):
@@ -33,7 +50,9 @@ def test_trains_like_one_rank(undisturbed, layout, family, accumulates):
     assert len(one.metrics()) == 20
     assert_close_metrics(one, other, 1e-9)
     assert one.values("valid_targets") == other.values("valid_targets")
-    assert abs(one.metrics()[-1]["eval_loss"] - other.metrics()[-1]["eval_loss"]) <= 1e-9 * one.metrics()[-1]["eval_loss"]
+    assert (
+        abs(one.metrics()[-1]["eval_loss"] - other.metrics()[-1]["eval_loss"]) <= 1e-9 * one.metrics()[-1]["eval_loss"]
+    )
     # After the first step exp_avg is (1 - beta1) x clip coefficient x gradient.
     moments, others = tensors(one.checkpoint(1), "exp_avg"), tensors(other.checkpoint(1), "exp_avg")
     assert_close_tensors(moments, others, 1e-9, norm_of(moments))
@@ -70,7 +89,7 @@ def test_same_layout_twice_is_bit_identical(undisturbed, new_run, layout, family
 
 
 def test_tied_weights_stay_one(undisturbed):
-    """T21: with the table on the first and the last of two stages, training equals one rank's, and it is saved once."""
+    """With the table on the first and the last of two stages, training equals one rank's, and it is saved once."""
     one = undisturbed(settings_of((1, 1, 1), False, steps=5), MODELS["llama_tied"])
     two = undisturbed(settings_of((1, 1, 2), True, steps=5), MODELS["llama_tied"])
     assert_close_metrics(one, two, 1e-9)

@@ -9,12 +9,27 @@ HELD_OUT_LOSS = 3.0  # nats a token; this run reaches 2.84, a bigram of the same
 def test_learns_more_than_a_bigram(tmp_path):
     shards, manifest = build_data(tmp_path, text_folders("manual", "command"), 512, 0.05)
     bigram = manifest["bigram_held_out_loss"]
-    run = Run(tmp_path, {
-        "data.folder": str(shards), "model.family": "llama", "model.hidden_size": 64, "model.num_hidden_layers": 2,
-        "model.num_attention_heads": 4, "model.num_key_value_heads": 2, "model.intermediate_size": 176,
-        "model.tie_word_embeddings": True, "train.steps": 400, "train.sequence_length": 64, "train.micro_batch_size": 16,
-        "train.global_batch_size": 32, "optimizer.learning_rate": 1e-2, "learning_rate.warmup_steps": 40, "parallel.dp": 2,
-        "evaluate.samples": 200})
+    run = Run(
+        tmp_path,
+        {
+            "data.folder": str(shards),
+            "model.family": "llama",
+            "model.hidden_size": 64,
+            "model.num_hidden_layers": 2,
+            "model.num_attention_heads": 4,
+            "model.num_key_value_heads": 2,
+            "model.intermediate_size": 176,
+            "model.tie_word_embeddings": True,
+            "train.steps": 400,
+            "train.sequence_length": 64,
+            "train.micro_batch_size": 16,
+            "train.global_batch_size": 32,
+            "optimizer.learning_rate": 1e-2,
+            "learning_rate.warmup_steps": 40,
+            "parallel.dp": 2,
+            "evaluate.samples": 200,
+        },
+    )
     done = run.train("--json")
     losses = run.values("loss")
     held_out = run.metrics()[-1]["eval_loss"]

@@ -1,4 +1,4 @@
-"""A run that ended early goes on as if nothing had happened: bit for bit on its own layout, within rounding on another."""
+"""A run that ended early goes on as if nothing had happened: to the bit on its layout, within rounding on another."""
 
 import os
 import random
@@ -9,8 +9,20 @@ import time
 
 import pytest
 
-from runs import (GPT2, LLAMA, PACELINE, TIMEOUT, alive, assert_close_metrics, assert_close_tensors, assert_same_metrics,
-                  assert_same_tensors, layout_settings, norm_of, tensors)
+from runs import (
+    GPT2,
+    LLAMA,
+    PACELINE,
+    TIMEOUT,
+    alive,
+    assert_close_metrics,
+    assert_close_tensors,
+    assert_same_metrics,
+    assert_same_tensors,
+    layout_settings,
+    norm_of,
+    tensors,
+)
 
 MODELS = {"llama": LLAMA, "gpt2": GPT2}
 LONG = {"train.steps": 40, "checkpoint.every_steps": 5}
@@ -24,8 +36,11 @@ def kill_a_rank(started, rank):
     assert started.code not in (0, 143, 130)
 
 
-@pytest.mark.parametrize("family,layout,killed", [("llama", (1, 1, 1), 0), ("llama", (2, 1, 1), 1), ("gpt2", (1, 2, 2), 2)],
-                         ids=["llama-1", "llama-dp2", "gpt2-tp2_pp2"])
+@pytest.mark.parametrize(
+    "family,layout,killed",
+    [("llama", (1, 1, 1), 0), ("llama", (2, 1, 1), 1), ("gpt2", (1, 2, 2), 2)],
+    ids=["llama-1", "llama-dp2", "gpt2-tp2_pp2"],
+)
 def test_killed_twice_it_ends_as_the_undisturbed_run(undisturbed, new_run, family, layout, killed):
     settings = {**LONG, **layout_settings(layout)}
     whole = undisturbed(settings, MODELS[family])
@@ -39,7 +54,7 @@ def test_killed_twice_it_ends_as_the_undisturbed_run(undisturbed, new_run, famil
     assert "resumed from" in finished.err
     assert_same_metrics(whole, run)
     assert_same_tensors(whole.checkpoint(40), run.checkpoint(40))
-    # What was consumed goes on from where it was; a step's speed is that of the step, not of the whole run (T11).
+    # What was consumed goes on from where it was; a step's speed is that of the step, not of the whole run.
     tokens = 8 * 16
     assert run.values("consumed_tokens") == [tokens * step for step in range(1, 41)]
     for step in run.metrics():
@@ -48,7 +63,7 @@ def test_killed_twice_it_ends_as_the_undisturbed_run(undisturbed, new_run, famil
 
 @pytest.mark.parametrize("step", [3, 4, 12])
 def test_learning_rate_and_all_else_after_a_resume(undisturbed, tmp_path, step):
-    """T27 a, b: in the warm-up, at its end and in the decay; on the same layout and on another with the same global batch."""
+    """In the warm-up, at its end and in the decay; on the same layout and on another with the same global batch."""
     whole = undisturbed(KEPT)
     same = whole.rewound(tmp_path / "same", step)
     same.train()
@@ -62,8 +77,11 @@ def test_learning_rate_and_all_else_after_a_resume(undisturbed, tmp_path, step):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("before,after", [((2, 1, 1), (1, 2, 1)), ((1, 1, 2), (1, 1, 1)), ((1, 2, 1), (2, 1, 2))],
-                         ids=["dp2-to-tp2", "pp2-to-1", "tp2-to-dp2_pp2"])
+@pytest.mark.parametrize(
+    "before,after",
+    [((2, 1, 1), (1, 2, 1)), ((1, 1, 2), (1, 1, 1)), ((1, 2, 1), (2, 1, 2))],
+    ids=["dp2-to-tp2", "pp2-to-1", "tp2-to-dp2_pp2"],
+)
 def test_on_another_layout_it_goes_on_within_rounding(undisturbed, tmp_path, family, before, after):
     settings = {**KEPT, "train.precision": "fp64"}
     one = undisturbed(settings, MODELS[family])
@@ -105,7 +123,7 @@ def test_kills_around_saves_lose_nothing(undisturbed, new_run):
 
 
 def test_looking_does_not_change_the_run(undisturbed):
-    """T19: whatever the interval of evaluation, the training is the same; two looks at one step see the same."""
+    """Whatever the interval of evaluation, the training is the same; two looks at one step see the same."""
     never, often, seldom = (undisturbed({"evaluate.every_steps": every}) for every in (0, 2, 5))
     assert_same_metrics(never, often)
     assert_same_metrics(never, seldom)
@@ -119,7 +137,7 @@ def test_looking_does_not_change_the_run(undisturbed):
 
 
 def test_another_schedule_is_said_and_followed(undisturbed, tmp_path):
-    """T27 d, e: from the resume on, the rate is wholly the new schedule's."""
+    """From the resume on, the rate is wholly the new schedule's."""
     whole = undisturbed(KEPT)
     longer = whole.rewound(tmp_path / "longer", 20, **{"train.steps": 40})
     finished = longer.train()
@@ -133,11 +151,13 @@ def test_another_schedule_is_said_and_followed(undisturbed, tmp_path):
 
 
 def test_weights_alone_start_the_schedule_anew(undisturbed, new_run):
-    """T27 c: a run that starts from another's exported weights begins at step 1 with fresh moments."""
+    """A run that starts from another's exported weights begins at step 1 with fresh moments."""
     whole = undisturbed(KEPT)
     exported = whole.home / "exported"
     if not exported.exists():
-        subprocess.run([PACELINE, "convert", whole.checkpoint(20), exported], check=True, timeout=TIMEOUT, capture_output=True)
+        subprocess.run(
+            [PACELINE, "convert", whole.checkpoint(20), exported], check=True, timeout=TIMEOUT, capture_output=True
+        )
     run = new_run({"model.from": str(exported)}, model={})
     run.train()
     assert run.values("learning_rate") == whole.values("learning_rate")
@@ -156,7 +176,9 @@ def test_asked_to_stop_it_saves_and_leaves(undisturbed, new_run, asked, code, wh
     os.kill(started.pid if whom == "launcher" else ranks[1], asked)
     started.wait(20)
     assert started.code == code, started.err
-    assert started.last_line() == f"paceline: all ranks left after {asked.name}" + ("" if whom == "launcher" else " at rank 1")
+    assert started.last_line() == f"paceline: all ranks left after {asked.name}" + (
+        "" if whom == "launcher" else " at rank 1"
+    )
     assert not any(alive(pid) for pid in ranks.values())
     assert run.checkpoint().name == f"step_{run.last_step():08}"
     assert f"stopped after step {run.last_step()} of 40" in started.err
@@ -198,10 +220,12 @@ def test_a_finished_run_says_so(undisturbed):
 
 
 def test_tensor_parallel_ranks_share_their_tokens(undisturbed):
-    """T11: ranks that see the same tokens do not count them twice."""
+    """Ranks that see the same tokens do not count them twice."""
     one, two = undisturbed(KEPT), undisturbed({**layout_settings((1, 2, 1))})
     for run, ranks in ((one, 1), (two, 2)):
         for step in run.metrics():
             assert step["tokens_per_s"] * step["step_time_s"] == pytest.approx(128, rel=1e-9)
             assert step["tokens_per_s_per_rank"] * ranks == pytest.approx(step["tokens_per_s"], rel=1e-12)
-            assert step["mfu"] == pytest.approx(step["model_flops_per_token"] * step["tokens_per_s"] / (step["gemm_peak_tflops"] * 1e12), rel=1e-6)
+            assert step["mfu"] == pytest.approx(
+                step["model_flops_per_token"] * step["tokens_per_s"] / (step["gemm_peak_tflops"] * 1e12), rel=1e-6
+            )

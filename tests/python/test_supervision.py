@@ -10,7 +10,16 @@ import time
 
 import pytest
 
-from runs import PACELINE, Started, alive, assert_same_metrics, assert_same_tensors, clean_environment, layout_settings, wait_until
+from runs import (
+    PACELINE,
+    Started,
+    alive,
+    assert_same_metrics,
+    assert_same_tensors,
+    clean_environment,
+    layout_settings,
+    wait_until,
+)
 
 TWO = layout_settings((2, 1, 1))
 ENDLESS = {"train.steps": 1000000, "checkpoint.every_steps": 1000000}
@@ -23,9 +32,15 @@ def ended(pids, within=10.0):
     return time.monotonic() - begin
 
 
-@pytest.mark.parametrize("killer,said", [(signal.SIGKILL, r"rank 2 was killed by SIGKILL"), (signal.SIGSEGV, r"rank 2 was killed by SIGSEGV"),
-                                         (signal.SIGSTOP, r"rank 2 .*(heartbeat|frozen|silent|stopped|answer)")],
-                         ids=["SIGKILL", "SIGSEGV", "SIGSTOP"])
+@pytest.mark.parametrize(
+    "killer,said",
+    [
+        (signal.SIGKILL, r"rank 2 was killed by SIGKILL"),
+        (signal.SIGSEGV, r"rank 2 was killed by SIGSEGV"),
+        (signal.SIGSTOP, r"rank 2 .*(heartbeat|frozen|silent|stopped|answer)"),
+    ],
+    ids=["SIGKILL", "SIGSEGV", "SIGSTOP"],
+)
 def test_a_lost_rank_ends_the_others(new_run, killer, said):
     run = new_run({**ENDLESS, **layout_settings((2, 1, 2))})
     started = run.start()
@@ -45,8 +60,20 @@ def test_a_lost_rank_ends_the_others(new_run, killer, said):
 
 
 def torchrun(ranks, port=0):
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--rdzv-backend", "c10d", "--rdzv-endpoint",
-            f"127.0.0.1:{port}", "--no-python", PACELINE, "train"]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        ranks,
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{port}",
+        "--no-python",
+        PACELINE,
+        "train",
+    ]
 
 
 def mpirun(ranks):
@@ -97,7 +124,7 @@ def test_a_lost_rank_is_named_under_other_launchers(new_run, launcher, rank):
 
 
 def test_two_runs_at_once_do_not_meet(undisturbed, new_run):
-    """T48: both choose their own ports, whatever MASTER_PORT says."""
+    """Both choose their own ports, whatever MASTER_PORT says."""
     whole = undisturbed(TWO)
     runs = [new_run(TWO), new_run(TWO)]
     started = [run.start(environment=clean_environment(MASTER_PORT="29500")) for run in runs]
@@ -108,14 +135,16 @@ def test_two_runs_at_once_do_not_meet(undisturbed, new_run):
 
 
 def test_a_second_run_in_the_same_folder_is_refused(new_run):
-    """T52: also two processes that each think they are the only rank."""
+    """Also two processes that each think they are the only rank."""
     run = new_run(ENDLESS)
     started = run.start()
     run.wait_for_step(1, started)
     begin = time.monotonic()
     second = run.train(expect=2)
     assert time.monotonic() - begin < 30
-    assert re.fullmatch(rf"paceline: the run folder {run.folder} is in use by process {started.pid} on \S+: .*\n", second.err)
+    assert re.fullmatch(
+        rf"paceline: the run folder {run.folder} is in use by process {started.pid} on \S+: .*\n", second.err
+    )
     many = run.again(**TWO).train(expect=2)
     assert f"is in use by process {started.pid}" in many.err
     assert started.running()
@@ -128,23 +157,34 @@ def test_a_port_that_a_stranger_holds_is_named(new_run):
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         port = stranger.getsockname()[1]
-        by_hand = clean_environment(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        by_hand = clean_environment(
+            RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        )
         taken = subprocess.run([PACELINE, "train", run.file], env=by_hand, capture_output=True, text=True, timeout=60)
     assert taken.returncode in (1, 2)
     (line,) = taken.stderr.splitlines()
     assert line.startswith("paceline: ") and str(port) in line and "MASTER_PORT" in line
 
 
-@pytest.mark.parametrize("variables,said", [
-    ({"RANK": "0", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, ["RANK=0", "OMPI_COMM_WORLD_RANK=1"]),
-    ({"WORLD_SIZE": "4"}, ["RANK is not set", "WORLD_SIZE=4"]),
-    ({"RANK": "5", "WORLD_SIZE": "4"}, ["RANK", "5", "4"]),
-    ({"RANK": "0", "WORLD_SIZE": "two"}, ["WORLD_SIZE=two"]),
-    ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}, ["MASTER_ADDR is not set"]),
-], ids=["contradiction", "half", "beyond", "no-number", "no-master"])
+@pytest.mark.parametrize(
+    "variables,said",
+    [
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+            ["RANK=0", "OMPI_COMM_WORLD_RANK=1"],
+        ),
+        ({"WORLD_SIZE": "4"}, ["RANK is not set", "WORLD_SIZE=4"]),
+        ({"RANK": "5", "WORLD_SIZE": "4"}, ["RANK", "5", "4"]),
+        ({"RANK": "0", "WORLD_SIZE": "two"}, ["WORLD_SIZE=two"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}, ["MASTER_ADDR is not set"]),
+    ],
+    ids=["contradiction", "half", "beyond", "no-number", "no-master"],
+)
 def test_launchers_that_contradict_themselves_are_refused(new_run, variables, said):
     run = new_run(TWO)
-    refused = subprocess.run([PACELINE, "train", run.file], env=clean_environment(**variables), capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(
+        [PACELINE, "train", run.file], env=clean_environment(**variables), capture_output=True, text=True, timeout=60
+    )
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert all(part in line for part in said), line
@@ -153,8 +193,16 @@ def test_launchers_that_contradict_themselves_are_refused(new_run, variables, sa
 
 def test_a_launcher_of_another_size_than_the_layout_is_refused(new_run):
     run = new_run(layout_settings((2, 1, 2)))
-    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    refused = subprocess.run([PACELINE, "train", run.file], env=clean_environment(**variables), capture_output=True, text=True, timeout=60)
+    variables = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    refused = subprocess.run(
+        [PACELINE, "train", run.file], env=clean_environment(**variables), capture_output=True, text=True, timeout=60
+    )
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert "needs 2 x 1 x 2 = 4 ranks, but there are 2" in line

@@ -22,20 +22,6 @@ TrainingRun case_of(const ModelConfig& model, const Layout& layout, std::int64_t
   return run;
 }
 
-void expect_equal_runs(const TrainingOutcome& one, const TrainingOutcome& other, double tolerance, const std::string& name) {
-  ASSERT_EQ(one.losses.size(), other.losses.size());
-  for (std::size_t step = 0; step < one.losses.size(); ++step) {
-    EXPECT_NEAR(one.losses[step], other.losses[step], tolerance * one.losses[step]) << name << " step " << step + 1;
-    EXPECT_NEAR(one.norms[step], other.norms[step], tolerance * one.norms[step]) << name << " step " << step + 1;
-  }
-  ASSERT_EQ(one.first_gradients.size(), other.first_gradients.size()) << name;
-  for (const auto& [tensor, gradient] : one.first_gradients) {
-    ASSERT_TRUE(other.first_gradients.contains(tensor)) << name << " " << tensor;
-    EXPECT_TRUE(close(gradient, other.first_gradients.at(tensor), tolerance, one.norms[0])) << name << " " << tensor;
-  }
-  EXPECT_NEAR(one.evaluation_loss, other.evaluation_loss, tolerance * one.evaluation_loss) << name;
-}
-
 struct ParityCase {
   std::string family;
   std::string precision;

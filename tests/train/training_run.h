@@ -44,11 +44,15 @@ struct TrainingRun {
   std::int64_t bucket_bytes = 4096;
   double masked_share = 0.2;
   std::shared_ptr<SampleSource> source;  ///< RandomSamples by default
+  /// Called by every rank after each step, by all at the same time.
+  std::function<void(int step, const Coordinate&, const Program&, ModelState&)> after_step;
 };
 
 struct TrainingOutcome {
   std::vector<double> losses;
   std::vector<double> norms;
+  std::vector<std::int64_t> valid_targets;
+  std::vector<bool> updated;
   std::map<std::string, at::Tensor> first_gradients;  ///< whole tensors of step 1, by Hugging Face name
   std::map<std::string, at::Tensor> weights;          ///< whole tensors after the last step
   double evaluation_loss = 0;
@@ -63,6 +67,9 @@ TrainingOutcome run_as_threads(const TrainingRun& run);
 
 ModelConfig tiny_llama();
 ModelConfig tiny_gpt2();
+
+/// Losses, norms, first gradients and evaluation agree within rounding.
+void expect_equal_runs(const TrainingOutcome& one, const TrainingOutcome& other, double tolerance, const std::string& name);
 
 /// ||a - b|| <= tolerance x max(||a||, 1e-3 x global_norm).
 ::testing::AssertionResult close(const at::Tensor& a, const at::Tensor& b, double tolerance, double global_norm);

@@ -69,11 +69,22 @@ TrainingOutcome run_rank(const TrainingRun& run, std::shared_ptr<Transport> tran
     const StepResult result = executor.step(request, *source);
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.gradient_norm);
+    outcome.valid_targets.push_back(result.valid_targets);
+    outcome.updated.push_back(result.updated);
     if (step == 1) collect_all("gradient");
+    if (run.after_step) run.after_step(step, at, program, state);
   }
   collect_all("weight");
   outcome.evaluation_loss = executor.evaluate(*source, 7, run.steps).loss();
   return outcome;
+}
+
+/// Equal, or both not a number.
+void expect_same_numbers(const std::vector<double>& a, const std::vector<double>& b, int rank) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) << a[i] << " and " << b[i] << ", rank " << rank;
+  }
 }
 
 TrainingOutcome run_as_threads(const TrainingRun& run) {
@@ -89,12 +100,27 @@ TrainingOutcome run_as_threads(const TrainingRun& run) {
     });
     const std::lock_guard lock(mutex);
     if (outcome.losses.empty()) outcome = own;
-    EXPECT_EQ(outcome.losses, own.losses) << "rank " << rank;
-    EXPECT_EQ(outcome.norms, own.norms) << "rank " << rank;
+    expect_same_numbers(outcome.losses, own.losses, rank);
+    expect_same_numbers(outcome.norms, own.norms, rank);
+    EXPECT_EQ(outcome.updated, own.updated) << "rank " << rank;
   });
   outcome.first_gradients = std::move(gradients);
   outcome.weights = std::move(weights);
   return outcome;
+}
+
+void expect_equal_runs(const TrainingOutcome& one, const TrainingOutcome& other, double tolerance, const std::string& name) {
+  ASSERT_EQ(one.losses.size(), other.losses.size());
+  for (std::size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(one.losses[step], other.losses[step], tolerance * one.losses[step]) << name << " step " << step + 1;
+    EXPECT_NEAR(one.norms[step], other.norms[step], tolerance * one.norms[step]) << name << " step " << step + 1;
+  }
+  ASSERT_EQ(one.first_gradients.size(), other.first_gradients.size()) << name;
+  for (const auto& [tensor, gradient] : one.first_gradients) {
+    ASSERT_TRUE(other.first_gradients.contains(tensor)) << name << " " << tensor;
+    EXPECT_TRUE(close(gradient, other.first_gradients.at(tensor), tolerance, one.norms[0])) << name << " " << tensor;
+  }
+  EXPECT_NEAR(one.evaluation_loss, other.evaluation_loss, tolerance * one.evaluation_loss) << name;
 }
 
 ::testing::AssertionResult close(const at::Tensor& a, const at::Tensor& b, double tolerance, double global_norm) {

@@ -35,6 +35,7 @@ int train(const TrainOptions& options) {
   const Layout layout = resolve_parallel(settings).layout;
   if (options.dry_run) {
     if (options.nproc > 0) check_rank_count(layout, options.nproc, "--nproc");
+    prepare_run(settings);  // refuses in milliseconds what needs no torch to refuse
     return load_engine().train({.settings = settings, .dry_run = true, .json = options.json});
   }
   if (launch.source != "none") {  // this process is one rank: of torchrun, srun, mpirun or our own launcher
@@ -42,8 +43,8 @@ int train(const TrainOptions& options) {
     return load_engine().train({.settings = settings, .json = options.json});
   }
   check_rank_count(layout, std::max(options.nproc, 1), options.nproc > 0 ? "--nproc" : "--nproc N starts N");
-  if (layout.world_size() == 1) return load_engine().train({.settings = settings, .json = options.json});
   prepare_run(settings);  // what no rank could run is refused here, once
+  if (layout.world_size() == 1) return load_engine().train({.settings = settings, .json = options.json});
   std::vector<std::string> command = {"paceline", "train", options.file};
   for (const std::string& assignment : options.overrides) {
     command.push_back("--set");
