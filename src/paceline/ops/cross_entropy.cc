@@ -18,10 +18,24 @@ constexpr int64_t sum_block = 1024;
 
 template <typename T>
 PACELINE_INLINE T maximum_body(const T* row, int64_t width) {
-  T maximum = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : maximum)
-  for (int64_t i = 0; i < width; ++i) maximum = row[i] > maximum ? row[i] : maximum;
-  return maximum;
+  // Four quarters at a time: one chain of comparisons would wait for itself.
+  const int64_t quarter = width / 4;
+  const T* second = row + quarter;
+  const T* third = second + quarter;
+  const T* fourth = third + quarter;
+  T a = -std::numeric_limits<T>::infinity();
+  T b = a;
+  T c = a;
+  T d = a;
+#pragma omp simd reduction(max : a, b, c, d)
+  for (int64_t i = 0; i < quarter; ++i) {
+    a = row[i] > a ? row[i] : a;
+    b = second[i] > b ? second[i] : b;
+    c = third[i] > c ? third[i] : c;
+    d = fourth[i] > d ? fourth[i] : d;
+  }
+  for (int64_t i = 4 * quarter; i < width; ++i) a = row[i] > a ? row[i] : a;
+  return std::max(std::max(a, b), std::max(c, d));
 }
 
 /// The sum of exp(row - maximum); with `store` the exponentials replace the row.
@@ -30,6 +44,8 @@ PACELINE_INLINE double exponentials_body(T* row, int64_t width, T maximum) {
   double total = 0;
   for (int64_t first = 0; first < width; first += sum_block) {
     const int64_t last = first + sum_block < width ? first + sum_block : width;
+    // The next row comes from memory while this one's exponentials are computed.
+    for (int64_t i = first; i < last; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(row + width + i, 0, 2);
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = first; i < last; ++i) {

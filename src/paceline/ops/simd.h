@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 /// Compiles a function for AVX-512, AVX2 with FMA and the baseline, chosen when the library is loaded. What it calls must
 /// be inlined into it (PACELINE_INLINE). Thread sanitizer cannot run the resolvers, which come before its own start.
@@ -15,13 +16,12 @@
 
 namespace paceline {
 
-/// e^x without branches, so that loops over it vectorise: within 2 units in the last place; arguments below -87.3 give
-/// 1e-38 and NaN stays NaN. Range reduction and polynomial after Cephes' expf.
+/// e^x without branches, so that loops over it vectorise: within 2 units in the last place; 0 below -87.3, infinity above
+/// 88.3, and NaN stays NaN. Range reduction and polynomial after Cephes' expf.
 PACELINE_INLINE float vector_exp(float x) {
-  x = x < -87.3f ? -87.3f : x;
-  x = x > 88.3f ? 88.3f : x;
-  constexpr float round = 12582912.0f;  // 1.5 x 2^23: adding it rounds to an integer
-  const float n = (x * 1.44269504088896341f + round) - round;
+  constexpr float round = 12582912.0f;  // 1.5 x 2^23: rounds, and leaves the integer in the lowest bits
+  const float shifted = x * 1.44269504088896341f + round;
+  const float n = shifted - round;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -29,8 +29,10 @@ PACELINE_INLINE float vector_exp(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  p = p * (r * r) + r + 1.0f;
+  float result = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23));
+  result = x < -87.3f ? 0.0f : result;
+  return x > 88.3f ? std::numeric_limits<float>::infinity() : result;
 }
 
 PACELINE_INLINE double vector_exp(double x) { return std::exp(x); }
