@@ -1,5 +1,7 @@
 """The learning is real: a small model reads a megabyte of technical English and beats a bigram of the same tokens."""
 
+import json
+
 from conftest import build_data, text_folders
 from runs import Run
 
@@ -31,12 +33,14 @@ def test_learns_more_than_a_bigram(tmp_path):
         },
     )
     done = run.train("--json")
+    summary = json.loads(done.out)
     losses = run.values("loss")
     held_out = run.metrics()[-1]["eval_loss"]
     print(f"held-out loss {held_out:.4f}, bigram {bigram:.4f}, first {losses[0]:.4f}, last {losses[-1]:.4f}")
     assert losses[0] > 6.0  # it starts from nothing: ln 512 = 6.24
     assert held_out < bigram
     assert held_out < HELD_OUT_LOSS
+    assert summary["finished"] and summary["eval_loss"] == held_out and summary["bigram_eval_loss"] == bigram
     # The last training losses agree with the held-out one: nothing was learnt by heart.
     assert abs(sum(losses[-20:]) / 20 - held_out) < 0.5
     assert f"{held_out:.4f}" in done.err and f"{bigram:.4f}" in done.err

@@ -229,3 +229,46 @@ def test_tensor_parallel_ranks_share_their_tokens(undisturbed):
             assert step["mfu"] == pytest.approx(
                 step["model_flops_per_token"] * step["tokens_per_s"] / (step["gemm_peak_tflops"] * 1e12), rel=1e-6
             )
+
+
+def test_frozen_parameters_resume(undisturbed, tmp_path):
+    """Frozen parameters have no moments to save; the run goes on on another layout, and they keep every bit."""
+    frozen = {
+        **KEPT,
+        "train.precision": "fp64",
+        "train.frozen": [r"model\.layers\.0\..*", r"model\.embed_tokens\.weight"],
+    }
+    one = undisturbed(frozen)
+    first = undisturbed({**frozen, **layout_settings((1, 1, 2))})
+    second = first.rewound(tmp_path / "other", 7, **layout_settings((1, 2, 1)))
+    second.train()
+    assert_close_metrics(one, second, 1e-9)
+    moments = tensors(one.checkpoint(20), "exp_avg")
+    begin, end = tensors(one.checkpoint(1)), tensors(second.checkpoint(20))
+    for name in begin:
+        is_frozen = name.startswith("model.layers.0.") or name == "model.embed_tokens.weight"
+        assert (begin[name] == end[name]).all() == is_frozen, name
+        assert (name in moments) != is_frozen, name
+
+
+def test_thawing_on_resume_is_decided_not_a_crash(undisturbed, tmp_path):
+    """A parameter that was frozen has no moments in the checkpoint: it is named."""
+    first = undisturbed({**KEPT, "train.frozen": [r"model\.embed_tokens\.weight"]})
+    thawed = first.rewound(tmp_path / "thawed", 7, **{"train.frozen": []})
+    done = thawed.train(expect=1)
+    assert "model.embed_tokens.weight" in done.last_line() and "exp_avg" in done.last_line()
+
+
+def test_epochs_end_alike_on_every_layout(undisturbed):
+    """The ragged end of the data: 50 samples, batches of 6 on three ranks; the remainder goes into the next epoch."""
+    settings = {
+        "train.precision": "fp64",
+        "train.sequence_length": 512,
+        "train.global_batch_size": 6,
+        "train.micro_batch_size": 2,
+        "evaluate.samples": 2,
+    }
+    one = undisturbed(settings)
+    three = undisturbed({**settings, **layout_settings((3, 1, 1))})
+    assert one.values("consumed_samples")[-1] == 120 > 100  # more than two epochs
+    assert_close_metrics(one, three, 1e-9)

@@ -206,3 +206,15 @@ def test_a_launcher_of_another_size_than_the_layout_is_refused(new_run):
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert "needs 2 x 1 x 2 = 4 ranks, but there are 2" in line
+
+
+def test_threads_are_the_cores_or_what_the_user_says(new_run):
+    run = new_run(TWO)
+    free = clean_environment()
+    del free["OMP_NUM_THREADS"]
+    cores = len(os.sched_getaffinity(0))
+    per_rank = max(1, cores // 2)
+    said = "1 thread a rank" if per_rank == 1 else f"{per_rank} threads a rank"
+    assert said in run.train("--dry-run", environment=free).err
+    assert "1 thread a rank" in run.train("--dry-run", environment=free, before=["taskset", "-c", "0"]).err
+    assert "3 threads a rank" in run.train("--dry-run", environment={**free, "OMP_NUM_THREADS": "3"}).err
