@@ -99,7 +99,7 @@ std::vector<Setting> settings_table() {
       setting("run.folder", "", ACCESS(run.folder), "folder of the run: settings, plan, metrics, trace, logs, checkpoints"),
 
       setting("model.from", "", ACCESS(model.from),
-              "Hugging Face folder or checkpoint that gives shape and initial weights; empty: random weights"),
+              "Hugging Face folder that gives shape and initial weights, instead of [model]; empty: random weights"),
       setting("model.family", "", ACCESS(model.family), "llama or gpt2"),
       setting("model.vocab_size", "entries", ACCESS(model.vocab_size), "rows of the embedding; 0: the tokenizer's size"),
       setting("model.hidden_size", "elements", ACCESS(model.hidden_size), "width of the residual stream"),
@@ -319,6 +319,10 @@ void validate(const RunSettings& settings) {
     if (!std::isfinite(value)) refuse("{} is {}: it must be a finite number", key, value);
     at_least(key, value, least);
   };
+  const auto within = [&](const char* key, std::int64_t value, std::int64_t least, std::int64_t most) {
+    at_least(key, value, least);
+    if (value > most) refuse("{} is {}: it must be at most {}", key, value, most);
+  };
   const auto one_of = [](const char* key, const std::string& value, const std::vector<std::string>& known) {
     if (std::find(known.begin(), known.end(), value) == known.end()) {
       refuse("{} is '{}': it may be {}", key, value, fmt::join(known, ", "));
@@ -326,11 +330,14 @@ void validate(const RunSettings& settings) {
   };
   if (settings.run.folder.empty()) refuse("run.folder is empty: name the folder of the run");
   one_of("model.family", settings.model.family, {"llama", "gpt2"});
+  within("model.hidden_size", settings.model.hidden_size, 1, largest_model_size);
   at_least("train.steps", settings.train.steps, std::int64_t{1});
-  at_least("train.sequence_length", settings.train.sequence_length, std::int64_t{1});
-  at_least("train.micro_batch_size", settings.train.micro_batch_size, std::int64_t{1});
-  at_least("train.global_batch_size", settings.train.global_batch_size, std::int64_t{0});
-  at_least("train.gradient_accumulation_steps", settings.train.gradient_accumulation_steps, std::int64_t{0});
+  // Far beyond any run, and their products fit 64 bits.
+  constexpr std::int64_t most_sequences = 1 << 20, most_positions = 1 << 24, most_ranks = 1 << 20;
+  within("train.sequence_length", settings.train.sequence_length, 1, most_positions);
+  within("train.micro_batch_size", settings.train.micro_batch_size, 1, most_sequences);
+  within("train.global_batch_size", settings.train.global_batch_size, 0, most_sequences);
+  within("train.gradient_accumulation_steps", settings.train.gradient_accumulation_steps, 0, most_sequences);
   finite_at_least("train.max_minutes", settings.train.max_minutes, 0.0);
   at_least("train.threads_per_rank", settings.train.threads_per_rank, std::int64_t{0});
   one_of("train.precision", settings.train.precision, {"fp32", "fp64"});
@@ -347,11 +354,16 @@ void validate(const RunSettings& settings) {
   if (!(settings.learning_rate.minimum_ratio >= 0 && settings.learning_rate.minimum_ratio <= 1)) {
     refuse("learning_rate.minimum_ratio is {}: it must be between 0 and 1", settings.learning_rate.minimum_ratio);
   }
-  at_least("parallel.dp", settings.parallel.dp, std::int64_t{1});
-  at_least("parallel.tp", settings.parallel.tp, std::int64_t{1});
-  at_least("parallel.pp", settings.parallel.pp, std::int64_t{1});
+  within("parallel.dp", settings.parallel.dp, 1, most_ranks);
+  within("parallel.tp", settings.parallel.tp, 1, most_ranks);
+  within("parallel.pp", settings.parallel.pp, 1, most_ranks);
+  within("parallel.dp x tp x pp", settings.parallel.dp * settings.parallel.tp * settings.parallel.pp, 1, most_ranks);
   one_of("parallel.schedule", settings.parallel.schedule, {"1f1b", "gpipe"});
   if (!(settings.parallel.bucket_mb > 0)) refuse("parallel.bucket_mb is {}: it must be positive", settings.parallel.bucket_mb);
+  constexpr double most_bucket_mb = 1 << 20;
+  if (settings.parallel.bucket_mb > most_bucket_mb) {
+    refuse("parallel.bucket_mb is {}: it must be at most {}", settings.parallel.bucket_mb, most_bucket_mb);
+  }
   at_least("checkpoint.every_steps", settings.checkpoint.every_steps, std::int64_t{0});
   at_least("checkpoint.keep_last", settings.checkpoint.keep_last, std::int64_t{0});
   at_least("evaluate.every_steps", settings.evaluate.every_steps, std::int64_t{0});

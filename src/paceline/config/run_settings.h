@@ -16,7 +16,7 @@ struct RunSettings {
     std::string folder = "runs/default";
   } run;
   struct Model {
-    std::string from;  ///< Hugging Face folder or checkpoint whose shape and weights the run starts from
+    std::string from;  ///< Hugging Face folder whose shape and weights the run starts from
     std::string family = "llama";
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 128;
