@@ -31,7 +31,7 @@ printf '$ %s\n' "$paceline train $settings --nproc 4" >&2
 "$paceline" train "$settings" --nproc 4 &
 launcher=$!
 steps_done() { [[ -f $run/metrics.jsonl ]] && wc -l <"$run/metrics.jsonl" || echo 0; }
-until (($(steps_done) >= 160)) || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.2; done
+until (($(steps_done) >= 250)) || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.2; done
 kill -0 "$launcher" 2>/dev/null || { wait "$launcher"; exit $?; }
 
 step "5 of 7: kill -9 of one rank at step $(steps_done)"
