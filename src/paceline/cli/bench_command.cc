@@ -1,4 +1,5 @@
 #include "paceline/base/error.h"
+#include "paceline/cli/at_least.h"
 #include "paceline/cli/command.h"
 #include "paceline/cli/engine.h"
 #include "paceline/supervision/launch_environment.h"
@@ -91,9 +92,9 @@ void define_bench(CLI::App& app, Invocation& invocation) {
   train->add_option("--sequence-length", options->sequence_length, "Tokens of a sequence")->capture_default_str();
   train->add_option("--micro-batch", options->micro_batch, "Sequences a rank and pass")->capture_default_str();
   train->add_option("--precision", options->precision, "fp32 or fp64")->capture_default_str();
-  train->add_option("--steps", options->steps, "Measured steps, after 3 of warm-up")->capture_default_str()->check(CLI::PositiveNumber);
+  train->add_option("--steps", options->steps, "Measured steps, after 3 of warm-up")->capture_default_str()->check(at_least(1));
   train->add_option("--nproc", options->nproc, "Ranks on this machine, data-parallel unless --set says otherwise")
-      ->capture_default_str()->check(CLI::PositiveNumber);
+      ->capture_default_str()->check(at_least(1));
   train->add_option("--set", options->overrides, "key=value of a run's settings, e.g. parallel.tp=2")->take_all()->expected(1);
   train->add_flag("--json", options->json, "One JSON document");
   train->callback([options, &invocation] {

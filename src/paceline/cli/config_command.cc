@@ -47,8 +47,11 @@ int print_config(const ConfigOptions& options) {
 void define_config(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* command = app.add_subcommand("config", "Print every key of a run's file: type, unit, meaning, default, value");
-  command->add_option("file", options->file, "A run's TOML file: its values are shown");
-  command->add_option("--set", options->overrides, "key=value, over the file")->take_all()->expected(1);
+  command->add_option("file", options->file, "A run's TOML file: its values are shown")->type_name("FILE");
+  command->add_option("--set", options->overrides, "Set a key over the file, e.g. parallel.tp=2 (repeatable)")
+      ->take_all()
+      ->expected(1)
+      ->type_name("KEY=VALUE");
   command->add_flag("--json", options->json, "One JSON document");
   command->callback([options, &invocation] { invocation.run = [options] { return print_config(*options); }; });
 }

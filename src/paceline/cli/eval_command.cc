@@ -1,3 +1,4 @@
+#include "paceline/cli/at_least.h"
 #include "paceline/cli/command.h"
 #include "paceline/cli/engine.h"
 #include "paceline/engine/requests.h"
@@ -17,12 +18,12 @@ void define_eval(CLI::App& app, Invocation& invocation) {
   CLI::Option* shard = command->add_option("--shard", request->shard, "Shard of it; default: the held-out one")->type_name("NAME");
   CLI::Option* samples =
       command->add_option("--samples", request->samples, "Only the first N samples; default: all of the shard")
-          ->check(CLI::PositiveNumber)->type_name("N");
+          ->check(at_least(1))->type_name("N");
   CLI::Option* length =
       command->add_option("--sequence-length", request->sequence_length, "Tokens a sample; default: the run's, else the model's longest")
-          ->check(CLI::PositiveNumber)->type_name("N");
+          ->check(at_least(1))->type_name("N");
   command->add_option("--micro-batch-size", request->micro_batch_size, "Samples at a time: more take more memory")
-      ->check(CLI::PositiveNumber)->capture_default_str()->type_name("N");
+      ->check(at_least(1))->capture_default_str()->type_name("N");
   command->add_option("--precision", request->precision, "fp32 or fp64")->check(CLI::IsMember({"fp32", "fp64"}))->capture_default_str();
   CLI::Option* tokens =
       command->add_option("--tokens", request->tokens, "Instead of data: this one sequence of token ids, e.g. 1,2,3")

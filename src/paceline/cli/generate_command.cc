@@ -1,3 +1,4 @@
+#include "paceline/cli/at_least.h"
 #include "paceline/cli/command.h"
 #include "paceline/cli/engine.h"
 #include "paceline/engine/requests.h"
@@ -15,7 +16,7 @@ void define_generate(CLI::App& app, Invocation& invocation) {
       ->required();
   command->add_option("--prompt", request->prompt, "The text's beginning; without it, the beginning of a document")->type_name("TEXT");
   command->add_option("--max-new-tokens", request->max_new_tokens, "Stop after this many, if no end of text comes before")
-      ->check(CLI::NonNegativeNumber)->capture_default_str()->type_name("N");
+      ->check(at_least(0))->capture_default_str()->type_name("N");
   command->add_option("--temperature", request->temperature, "Divides the logits; 0: always the most likely token")
       ->capture_default_str()->type_name("T");
   command->add_option("--top-k", request->top_k, "Draw from the K most likely tokens; 0: from all")

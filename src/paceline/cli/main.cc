@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <string>
 
 namespace paceline {
 namespace {
@@ -12,11 +13,21 @@ namespace {
 constexpr DefineCommand commands[] = {define_data,     define_plan,    define_train, define_eval, define_generate,
                                       define_convert,  define_trace,   define_bench, define_config};
 
+/// One line for a wrong command line, with the help that belongs to it.
+std::string usage_error(const CLI::App* app, const CLI::Error& error) {
+  std::string command = app->get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    command += " " + app->get_name();
+  }
+  return std::string("paceline: ") + error.what() + "; see `" + command + " --help`\n";
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Plans, runs and explains the distributed training of large models.", "paceline");
   app.set_version_flag("--version", std::string("paceline ") + program_version);
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
+  app.failure_message(usage_error);
   Invocation invocation;
   for (const DefineCommand define : commands) define(app, invocation);
   try {

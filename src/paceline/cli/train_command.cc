@@ -1,4 +1,5 @@
 #include "paceline/base/error.h"
+#include "paceline/cli/at_least.h"
 #include "paceline/cli/command.h"
 #include "paceline/cli/engine.h"
 #include "paceline/config/run_settings.h"
@@ -61,9 +62,12 @@ int train(const TrainOptions& options) {
 void define_train(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "Train a model; the same command again resumes from the last checkpoint");
-  command->add_option("file", options->file, "The run's TOML file")->required();
-  command->add_option("--nproc", options->nproc, "Start this many ranks on this machine")->check(CLI::PositiveNumber);
-  command->add_option("--set", options->overrides, "key=value, over the file")->take_all()->expected(1);
+  command->add_option("file", options->file, "The run's TOML file")->required()->type_name("FILE");
+  command->add_option("--nproc", options->nproc, "Start this many ranks on this machine")->check(at_least(1))->type_name("N");
+  command->add_option("--set", options->overrides, "Set a key over the file, e.g. parallel.tp=2 (repeatable)")
+      ->take_all()
+      ->expected(1)
+      ->type_name("KEY=VALUE");
   command->add_flag("--dry-run", options->dry_run, "Check everything, say what would run, start nothing");
   command->add_flag("--json", options->json, "Standard output holds one JSON document: the run's summary");
   command->callback([options, &invocation] { invocation.run = [options] { return train(*options); }; });
