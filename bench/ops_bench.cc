@@ -1,5 +1,6 @@
-// Times each tensor operation at the shapes of `paceline bench train`: 6 layers of width 384, 6 query and 2 key/value heads,
-// ffn 1024, vocabulary 8192, 8 sequences of 256 tokens, fp32. OMP_NUM_THREADS sets the threads. Products and attention
+// Times each tensor operation at the shapes of `paceline bench train`: 6 layers of width 384, 6 query and 2 key/value
+// heads, ffn 1024, vocabulary 8192, 8 sequences of 256 tokens, fp32. OMP_NUM_THREADS
+// sets the threads. Products and attention
 // report GFLOP/s, to be held against the square product's; the others the bytes that they must move a second.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>

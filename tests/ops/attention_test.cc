@@ -116,5 +116,17 @@ TEST(AttentionRange, LargeScoresStayFinite) {
   EXPECT_TRUE(gradient.isfinite().all().item<bool>());
 }
 
+// A run that diverges has to show: a NaN key or query reaches every row that sees it, and no earlier one.
+TEST(AttentionRange, NanIsNotHidden) {
+  for (const int64_t bad : {0, 1}) {
+    const at::Tensor qkv = random_tensor({1, 130, 3 * 16}, 1, at::kFloat);
+    qkv[0][70][bad * 16 + 3].fill_(std::numeric_limits<double>::quiet_NaN());
+    const at::Tensor y = attention_forward(qkv, 1, 1).y[0];
+    EXPECT_TRUE(y.narrow(0, 0, 70).isfinite().all().item<bool>());
+    EXPECT_TRUE(y[70].isnan().all().item<bool>());
+    EXPECT_EQ(y[129].isnan().all().item<bool>(), bad == 1);
+  }
+}
+
 }  // namespace
 }  // namespace paceline

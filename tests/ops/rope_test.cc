@@ -53,7 +53,8 @@ at::Tensor rotate_half_form(const at::Tensor& qkv, int64_t rotated, int64_t head
   const at::Tensor cos = tables.cos.narrow(0, first_position, length).repeat({1, 2}).unsqueeze(1);
   const at::Tensor sin = tables.sin.narrow(0, first_position, length).repeat({1, 2}).unsqueeze(1);
   const at::Tensor heads = x.narrow(2, 0, rotated);
-  const at::Tensor turned = at::cat({-heads.narrow(3, head_dim / 2, head_dim / 2), heads.narrow(3, 0, head_dim / 2)}, 3);
+  const int64_t half = head_dim / 2;
+  const at::Tensor turned = at::cat({-heads.narrow(3, half, half), heads.narrow(3, 0, half)}, 3);
   return at::cat({heads * cos + turned * sin, x.narrow(2, rotated, x.size(2) - rotated)}, 2).view(qkv.sizes());
 }
 

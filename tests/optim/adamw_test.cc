@@ -26,7 +26,8 @@ Buffers make(int64_t size, at::ScalarType type) {
 class AdamW : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(AdamW, FollowsTheFormula) {
-  const AdamWSettings settings{.learning_rate = 3e-2, .beta1 = 0.9, .beta2 = 0.97, .epsilon = 1e-6, .weight_decay = 0.2};
+  const AdamWSettings settings{
+      .learning_rate = 3e-2, .beta1 = 0.9, .beta2 = 0.97, .epsilon = 1e-6, .weight_decay = 0.2};
   for (const int64_t size : {1, 17, 40000}) {
     const Buffers b = make(size, GetParam());
     const double rounding = GetParam() == at::kDouble ? 1e-13 : 1e-6;
@@ -54,10 +55,14 @@ TEST_P(AdamW, FollowsTheFormula) {
 // gradients (0.5, -1), (0.25, 3), (-2, 0).
 TEST_P(AdamW, EqualsTorch) {
   Buffers b = make(2, GetParam());
-  const AdamWSettings settings{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+  const AdamWSettings settings{
+      .learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
   const double starts[2] = {1, -2};
   const double gradients[3][2] = {{0.5, -1}, {0.25, 3}, {-2, 0}};
-  const double golden[3][2] = {{0.89900000199999996, -1.898000001}, {0.80488304047546233, -1.9455209841077441}, {0.84622436244636745, -1.981776480259877}};
+  const double golden[3][2] = {
+      {0.89900000199999996, -1.898000001},
+      {0.80488304047546233, -1.9455209841077441},
+      {0.84622436244636745, -1.981776480259877}};
   for (int i = 0; i < 2; ++i) b.parameter[i].fill_(starts[i]);
   for (int step = 0; step < 3; ++step) {
     for (int i = 0; i < 2; ++i) b.gradient[i].fill_(gradients[step][i]);

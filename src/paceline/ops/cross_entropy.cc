@@ -45,7 +45,8 @@ PACELINE_INLINE double exponentials_body(T* row, int64_t width, T maximum) {
   for (int64_t first = 0; first < width; first += sum_block) {
     const int64_t last = first + sum_block < width ? first + sum_block : width;
     // The next row comes from memory while this one's exponentials are computed.
-    for (int64_t i = first; i < last; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(row + width + i, 0, 2);
+    constexpr int64_t cache_line = 64 / static_cast<int64_t>(sizeof(T));
+    for (int64_t i = first; i < last; i += cache_line) __builtin_prefetch(row + width + i, 0, 2);
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = first; i < last; ++i) {

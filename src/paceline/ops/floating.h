@@ -6,7 +6,8 @@
 
 namespace paceline {
 
-/// Calls `body` with a zero of the tensor's element type. The kernels exist for fp32, and for fp64 as the tests' precision.
+/// Calls `body` with a zero of the tensor's element type. The kernels exist for fp32, and for fp64 as the tests'
+/// precision.
 template <typename Body>
 decltype(auto) with_floating_type(const at::Tensor& tensor, Body&& body) {
   PACELINE_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);

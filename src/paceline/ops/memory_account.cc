@@ -40,8 +40,8 @@ std::size_t rounded(std::size_t asked) {
   return (asked + sizeof(Block) + (large ? page : 0) + unit - 1) / unit * unit;  // room for shift_in_page
 }
 
-/// Where in its first page a mapped block starts. Were all tensors at the same place in their pages, a loop over several
-/// of them would take loads for dependent on stores to other tensors whose addresses end in the same 12 bits.
+/// Where in its first page a mapped block starts. Were all tensors at the same place in their pages, a loop over
+/// several of them would take loads for dependent on stores to other tensors whose addresses end in the same 12 bits.
 std::size_t shift_in_page() {
   static std::atomic<std::size_t> count{0};
   return count.fetch_add(1, std::memory_order_relaxed) * 13 % 64 * 64;
@@ -139,7 +139,7 @@ void* allocate_block(std::size_t asked) {
     const std::lock_guard lock(state->mutex);
     block = state->take_kept(capacity);
     if (block == nullptr) {
-      // What is resident never exceeds the most that was live at once: blocks kept in sizes that are not wanted give way.
+      // What is resident never exceeds the most that was live at once: kept blocks of unwanted sizes give way.
       const std::size_t live = state->held - state->kept + capacity;
       state->release_kept(std::max(state->most_live, live) - live);
       block = take_from_system(capacity);

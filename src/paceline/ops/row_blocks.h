@@ -20,8 +20,8 @@ struct RowBlocks {
   int64_t end(int64_t block) const { return std::min(rows, (block + 1) * size); }
 };
 
-/// Runs `body(first_row, last_row, sums)` over all blocks in parallel, `sums` being the block's own zeroed buffer of `width`
-/// elements, and then writes the buffers' sum to `total` (adds it with `accumulate`).
+/// Runs `body(first_row, last_row, sums)` over all blocks in parallel, `sums` being the block's own zeroed buffer of
+/// `width` elements, and then writes the buffers' sum to `total` (adds it with `accumulate`).
 template <typename T, typename Body>
 void sum_over_row_blocks(int64_t rows, int64_t width, T* total, bool accumulate, const Body& body) {
   const RowBlocks blocks(rows);
