@@ -29,7 +29,6 @@ def test_learns_more_than_a_bigram(tmp_path):
             "optimizer.learning_rate": 1e-2,
             "learning_rate.warmup_steps": 40,
             "parallel.dp": 2,
-            "evaluate.samples": 200,
         },
     )
     done = run.train("--json")

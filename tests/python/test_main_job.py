@@ -40,9 +40,12 @@ def job(tmp_path_factory):
 
 def test_plan_holds_the_layout_that_runs(job):
     plan = json.loads(paceline("plan", job.file, "--nproc", 4, "--json"))
-    text = json.dumps(plan)
-    assert "dp=2,tp=1,pp=2" in text and "dp=4,tp=1,pp=1" in text
-    assert "dp=1,tp=1,pp=4" not in json.dumps(plan.get("layouts", []))  # the model has 2 layers
+    layouts = [tuple(each["layout"][degree] for degree in ("dp", "tp", "pp")) for each in plan["plans"]]
+    assert sorted(layouts) == [(1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
+    times = [each["predicted"]["step_time_s"] for each in plan["plans"]]
+    assert times == sorted(times) and all(time > 0 for time in times)
+    (refused,) = plan["refused"]
+    assert refused["pp"] == 4 and "2 layers" in refused["reason"]
     assert json.loads((job.folder / "plan.json").read_text())["traceparent"].split("-")[1] == TRACE
 
 

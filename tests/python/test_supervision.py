@@ -59,6 +59,19 @@ def test_a_lost_rank_ends_the_others(new_run, killer, said):
         assert not re.search(rf"rank {rank} (was killed|failed)", started.err)
 
 
+def test_a_rank_that_does_not_come_is_named(new_run):
+    """Frozen before the ranks have met; rank 0 says who is missing, and what the others miss is not the cause."""
+    run = new_run({**ENDLESS, **TWO, "supervision.connect_timeout_s": 6})
+    started = run.start()
+    wait_until(lambda: len(started.ranks()) == 2, "two ranks", process=started)
+    ranks = started.ranks()
+    os.kill(ranks[1], signal.SIGSTOP)
+    started.wait(60)
+    assert started.code == 1
+    assert re.search(r"paceline: rank 0 .*rank 1 of run \S+ did not come within 6 s", started.last_line()), started.err
+    assert not any(alive(pid) for pid in ranks.values())
+
+
 def torchrun(ranks, port=0):
     return [
         sys.executable,

@@ -481,7 +481,10 @@ int train_rank(const TrainRequest& request) {
   std::string threads_reason;
   const int threads = local_threads(settings, local_ranks, &threads_reason);
   const Plan plan = make_plan(run.step, planning_place(local_ranks, threads));
-  const std::string origin = request.dry_run ? fmt::format("{} rank{}", local_ranks, local_ranks == 1 ? "" : "s") : launch.text();
+  const bool under_launcher = environment_variable("PACELINE_CONTROL").has_value();
+  const int ranks = run.layout().world_size();
+  const std::string origin = request.dry_run || under_launcher ? fmt::format("{} rank{} of this machine", ranks, ranks == 1 ? "" : "s") : launch.text();
+  if (under_launcher && settings.train.threads_per_rank == 0) threads_reason = "chosen by the launcher";
   const std::string text_banner = banner(run, plan, threads_reason, origin);
   if (request.dry_run) {
     std::fputs(text_banner.c_str(), stderr);
@@ -503,11 +506,11 @@ int train_rank(const TrainRequest& request) {
   install_accounting_allocator();
   at::set_num_threads(threads);
   const SupervisionOptions supervision_options{.hang_timeout_s = settings.supervision.hang_timeout_s};
-  const bool under_launcher = environment_variable("PACELINE_CONTROL").has_value();
   std::optional<RankSupervision> supervision;
   if (under_launcher || launch.world_size == 1) supervision.emplace(launch, Exchange{}, stop, supervision_options);
+  std::shared_ptr<Transport> transport;  // closed only after this rank's own failure is told, or the others' would be first
   try {
-    std::shared_ptr<Transport> transport = join_ranks(launch, settings);
+    transport = join_ranks(launch, settings);
     if (!supervision) {
       // Under a foreign launcher rank 0 tells the others over the new connections where its control server listens.
       CommunicatorSet everyone(transport, run.layout());
@@ -519,13 +522,15 @@ int train_rank(const TrainRequest& request) {
     }
     int code = 0;
     {
-      RankTraining training(request, std::move(run), std::move(transport), stop, supervision->activity());
+      RankTraining training(request, std::move(run), transport, stop, supervision->activity());
       code = training.run(plan, text_banner);
     }
     supervision->finish();
     return code;
   } catch (const std::exception& error) {
-    if (supervision) supervision->report_failure(error.what());
+    // Until all have met, what a rank misses may be rank 0, which hosts the store: rank 0's own word counts before it.
+    const int blamed = !transport && launch.rank != 0 ? 0 : -1;
+    if (supervision) supervision->report_failure(error.what(), blamed);
     throw;
   }
 }
