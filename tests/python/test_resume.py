@@ -24,7 +24,7 @@ from runs import (
     tensors,
 )
 
-MODELS = {"llama": LLAMA, "gpt2": GPT2}
+MODELS = {"llama": LLAMA, "gpt2": GPT2, "llama_tied": {**LLAMA, "model.tie_word_embeddings": True}}
 LONG = {"train.steps": 40, "checkpoint.every_steps": 5}
 KEPT = {"checkpoint.every_steps": 1, "checkpoint.keep_last": 0}
 
@@ -76,11 +76,15 @@ def test_learning_rate_and_all_else_after_a_resume(undisturbed, tmp_path, step):
     assert_close_metrics(whole, other, 1e-4)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize(
-    "before,after",
-    [((2, 1, 1), (1, 2, 1)), ((1, 1, 2), (1, 1, 1)), ((1, 2, 1), (2, 1, 2))],
-    ids=["dp2-to-tp2", "pp2-to-1", "tp2-to-dp2_pp2"],
+    "family,before,after",
+    [
+        ("llama", (2, 1, 1), (1, 2, 1)),
+        ("gpt2", (1, 1, 2), (1, 1, 1)),
+        ("gpt2", (1, 2, 1), (2, 1, 2)),
+        ("llama_tied", (1, 1, 2), (1, 2, 1)),
+    ],
+    ids=["llama-dp2-to-tp2", "gpt2-pp2-to-1", "gpt2-tp2-to-dp2_pp2", "tied-pp2-to-tp2"],
 )
 def test_on_another_layout_it_goes_on_within_rounding(undisturbed, tmp_path, family, before, after):
     settings = {**KEPT, "train.precision": "fp64"}
