@@ -1,6 +1,7 @@
 #include "paceline/arch/huggingface_config.h"
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -260,7 +261,7 @@ json model_json(const ModelConfig& model) {
 }  // namespace
 
 HuggingFaceConfig parse_huggingface_config(const std::string& text, const std::filesystem::path& path) {
-  const json node = json::parse(text, nullptr, false);
+  const json node = parse_json(text);
   if (node.is_discarded() || !node.is_object()) fail("{} is no valid JSON object", path.string());
   const Keys keys(node, path.string());
   HuggingFaceConfig config;

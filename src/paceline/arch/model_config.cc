@@ -15,6 +15,7 @@ ModelFamily parse_family(const std::string& name) {
 void validate(const ModelConfig& model) {
   const auto positive = [](const char* key, std::int64_t value) {
     if (value < 1) refuse("model.{} is {}: it must be at least 1", key, value);
+    if (value > largest_model_size) refuse("model.{} is {}: it must be at most {}", key, value, largest_model_size);
   };
   positive("vocab_size", model.vocab_size);
   positive("hidden_size", model.hidden_size);

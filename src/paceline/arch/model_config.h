@@ -39,6 +39,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+/// Of each number of a shape: products of two of them fit 64 bits.
+inline constexpr std::int64_t largest_model_size = std::int64_t{1} << 31;
+
 /// Refuses a shape that no model can have, naming the numbers (heads that do not divide, zero sizes, ...).
 void validate(const ModelConfig& model);
 

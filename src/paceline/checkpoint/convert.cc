@@ -1,6 +1,7 @@
 #include "paceline/checkpoint/convert.h"
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 #include "paceline/base/version.h"
 #include "paceline/checkpoint/blocks.h"
 #include "paceline/checkpoint/checkpoint.h"
@@ -40,11 +41,11 @@ bool is_checkpoint_or_run(const std::filesystem::path& from) {
 /// tokenizer has more entries than the embedding has rows.
 void read_tokenizer(const std::filesystem::path& folder, HuggingFaceConfig& config) {
   const std::filesystem::path path = folder / "tokenizer.json";
-  const json tokenizer = json::parse(read_text(path), nullptr, false);
+  const json tokenizer = parse_json(read_text(path));
   if (!tokenizer.is_object()) fail("{} is no valid JSON object", path.string());
   std::int64_t entries = 0;
   const auto count = [&](const json& id) {
-    if (id.is_number_integer()) entries = std::max(entries, id.get<std::int64_t>() + 1);
+    if (id.is_number_integer()) entries = std::max(entries, std::int64_t{whole_number<std::int32_t>(id)} + 1);
   };
   const json::json_pointer vocabulary("/model/vocab");
   if (tokenizer.contains(vocabulary) && tokenizer[vocabulary].is_object()) {

@@ -1,6 +1,7 @@
 #include "paceline/checkpoint/huggingface_model.h"
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 #include "paceline/checkpoint/durable_file.h"
 #include "paceline/checkpoint/tensor_storage.h"
 
@@ -37,7 +38,7 @@ bool is_computed_buffer(ModelFamily family, const std::string& name) {
 
 /// The files of a sharded model by its index: file names in order, and the tensors that each must hold.
 std::map<std::string, std::vector<std::string>> read_index(const std::filesystem::path& path) {
-  const json index = json::parse(read_text(path), nullptr, false);
+  const json index = parse_json(read_text(path));
   if (index.is_discarded() || !index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     fail("{} is no index of shards: it has no object 'weight_map'", path.string());
   }
@@ -245,11 +246,11 @@ void write_tokenizer(const std::filesystem::path& folder, const HuggingFaceExpor
   json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                  {"model_max_length", model.config.model.max_position_embeddings},
                  {"clean_up_tokenization_spaces", false}};
-  const json tokenizer = json::parse(read_text(source / "tokenizer.json"), nullptr, false);
-  if (tokenizer.is_discarded()) fail("{} is no valid JSON", (source / "tokenizer.json").string());
+  const json tokenizer = parse_json(read_text(source / "tokenizer.json"));
+  if (!tokenizer.is_object()) fail("{} is no valid JSON object", (source / "tokenizer.json").string());
   if (const auto id = model.config.eos_token_ids; !id.empty() && tokenizer.contains("added_tokens")) {
     for (const json& token : tokenizer["added_tokens"]) {
-      if (token.value("id", std::int64_t{-1}) == id.front()) config["eos_token"] = token.value("content", "");
+      if (token.is_object() && token.value("id", json()) == id.front()) config["eos_token"] = token.value("content", json());
     }
   }
   write_durably(folder / "tokenizer_config.json", config.dump(2) + "\n");

@@ -2,6 +2,7 @@
 
 #include "paceline/arch/huggingface_config.h"
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 
 #include <fmt/ranges.h>
 #include <xxhash.h>
@@ -65,9 +66,15 @@ json tensors_json(const Manifest& manifest) {
   return tensors;
 }
 
+Shape parse_shape(const json& node) {
+  Shape shape;
+  for (const json& size : node) shape.push_back(whole_number<std::int64_t>(size));
+  return shape;
+}
+
 SavedTensor parse_tensor(const json& node) {
   SavedTensor tensor;
-  tensor.shape = node.at("shape").get<Shape>();
+  tensor.shape = parse_shape(node.at("shape"));
   product(tensor.shape);
   for (const auto& [state_name, state_node] : node.at("states").items()) {
     SavedState& state = tensor.states[state_name];
@@ -75,8 +82,8 @@ SavedTensor parse_tensor(const json& node) {
     if (!parse_element_type(type, state.type)) throw std::invalid_argument("dtype " + type);
     for (const json& block_node : state_node.at("blocks")) {
       SavedBlock block{.file = block_node.at("file").get<std::string>(),
-                       .begin = block_node.at("begin").get<Shape>(),
-                       .extent = block_node.at("extent").get<Shape>(),
+                       .begin = parse_shape(block_node.at("begin")),
+                       .extent = parse_shape(block_node.at("extent")),
                        .checksum = parse_checksum(block_node.at("xxh3"))};
       product(block.extent);
       state.blocks.push_back(std::move(block));
@@ -129,10 +136,10 @@ std::string manifest_text(const Manifest& manifest) {
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path) {
   const std::string where = path.string();
   Manifest manifest;
-  json node = json::parse(text, nullptr, false);
+  json node = parse_json(text);
   if (node.is_discarded() || !node.is_object()) fail("{} is no valid JSON object: damaged or truncated", where);
   try {
-    const std::int64_t schema = node.at("schema_version").get<std::int64_t>();
+    const std::int64_t schema = whole_number<std::int64_t>(node.at("schema_version"));
     if (schema > checkpoint_schema_version) {
       fail("{} has schema version {}, this program reads up to {}: written by Paceline {}, use that or a later one",
            where, schema, checkpoint_schema_version, node.value("program_version", "of another version"));
@@ -142,12 +149,12 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
     if (document_checksum(node) != checksum) fail("{} does not match its own checksum: damaged or edited", where);
     manifest.program_version = node.at("program_version").get<std::string>();
     manifest.run_id = node.at("run_id").get<std::string>();
-    manifest.step = node.at("step").get<std::int64_t>();
+    manifest.step = whole_number<std::int64_t>(node.at("step"));
     manifest.model = parse_huggingface_config(node.at("model").dump(), path).model;
     manifest.layout = parse_layout(node.at("layout").get<std::string>());
     for (const json& file : node.at("files")) {
       manifest.files.push_back({.name = file.at("name").get<std::string>(),
-                                .bytes = file.at("bytes").get<std::uint64_t>(),
+                                .bytes = whole_number<std::uint64_t>(file.at("bytes")),
                                 .checksum = parse_checksum(file.at("xxh3"))});
       if (std::filesystem::path(manifest.files.back().name).filename() != manifest.files.back().name) {
         fail("{} names the file '{}' outside its folder", where, manifest.files.back().name);

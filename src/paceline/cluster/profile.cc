@@ -176,7 +176,7 @@ MachineProfile built_in_profile(int cores) {
   profile.attention = {
       {.sequence_length = 256, .head_dim = 64, .forward_flops_per_s = 15e9, .backward_flops_per_s = 10e9}};
   profile.memory = {{.bytes_per_s = 6e9}};
-  for (const char* backend : {"gloo", "threads"}) {
+  for (const char* backend : {"gloo", "shared_memory", "threads"}) {
     const double latency = std::string(backend) == "gloo" ? 100e-6 : 10e-6;
     for (const char* operation : {"send", "all_reduce"}) {
       for (const double bytes : {1024.0, 16.0 * 1024 * 1024}) {

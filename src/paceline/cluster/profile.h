@@ -55,7 +55,7 @@ struct MemoryRate {
 /// Time of one message of `bytes` between ranks of this machine. Several sizes make a curve: latency (alpha) at the small
 /// end, bandwidth (beta) as its slope at the large end.
 struct MessageTime {
-  std::string backend = "gloo";    ///< gloo (ranks are processes) or threads
+  std::string backend = "gloo";    ///< shared_memory (processes of one machine), gloo (of several) or threads
   std::string operation = "send";  ///< send (handed over until received) or all_reduce
   int ranks = 2;                   ///< of the group
   int groups = 1;                  ///< groups of that size that did this at the same time on the machine

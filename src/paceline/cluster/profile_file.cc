@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 namespace paceline {
@@ -34,11 +35,18 @@ struct Section {
     if (value <= 0.0) refuse("{}.{} is 0: it must be positive", where, key);
     return value;
   }
-  std::int64_t integer(const char* key, std::int64_t least) const {
+  std::int64_t integer(const char* key, std::int64_t least,
+                       std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
     const std::optional<std::int64_t> value = table[key].value_exact<std::int64_t>();
     if (!value) refuse("{}.{} is missing or no integer: measure again with `paceline bench machine`", where, key);
     if (*value < least) refuse("{}.{} is {}: it must be at least {}", where, key, *value, least);
+    if (*value > most) refuse("{}.{} is {}: it must be at most {}", where, key, *value, most);
     return *value;
+  }
+  /// Ranks, threads, cores: products of two of them fit an int.
+  int number_of(const char* key, int least) const {
+    constexpr std::int64_t most = 32768;
+    return static_cast<int>(integer(key, least, most));
   }
   std::string text(const char* key) const {
     const std::optional<std::string> value = table[key].value_exact<std::string>();
@@ -46,7 +54,7 @@ struct Section {
     return *value;
   }
   Occupancy occupancy() const {
-    return {.threads = static_cast<int>(integer("threads", 1)), .ranks = static_cast<int>(integer("ranks", 1))};
+    return {.threads = number_of("threads", 1), .ranks = number_of("ranks", 1)};
   }
 };
 
@@ -107,7 +115,7 @@ MachineProfile parse_machine_profile(const std::string& text, const std::string&
   if (machine_table == nullptr) refuse("{}: [machine] is missing: measure again with `paceline bench machine`", name);
   const Section machine{*machine_table, name + ": machine"};
   profile.cpu = machine.text("cpu");
-  profile.cores = static_cast<int>(machine.integer("cores", 1));
+  profile.cores = machine.number_of("cores", 1);
   profile.memory_bytes = machine.integer("memory_bytes", 0);
   profile.operation_overhead_s = machine.number("operation_overhead_s", 0);
   profile.action_overhead_s = machine.number("action_overhead_s", 0);
@@ -136,8 +144,8 @@ MachineProfile parse_machine_profile(const std::string& text, const std::string&
   });
   read_array(file, name, "messages", [&](const Section& entry) {
     profile.messages.push_back({.backend = entry.text("backend"), .operation = entry.text("operation"),
-                                .ranks = static_cast<int>(entry.integer("ranks", 2)),
-                                .groups = static_cast<int>(entry.integer("groups", 1)),
+                                .ranks = entry.number_of("ranks", 2),
+                                .groups = entry.number_of("groups", 1),
                                 .bytes = entry.number("bytes", 0), .seconds = entry.number("seconds", 0)});
   });
   const auto has_fp32 = [](const auto& entries) {

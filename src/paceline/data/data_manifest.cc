@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 #include "paceline/base/replace_file.h"
 #include "paceline/data/mapped_file.h"
 
@@ -17,7 +18,7 @@ Json file_json(const std::string& name, const FileDigest& digest) {
 }
 
 FileDigest read_digest(const Json& json) {
-  return {json.at("bytes").get<std::uint64_t>(), json.at("xxh3").get<std::string>()};
+  return {whole_number<std::uint64_t>(json.at("bytes")), json.at("xxh3").get<std::string>()};
 }
 
 Json shard_json(const ManifestShard& shard) {
@@ -37,11 +38,11 @@ ManifestShard read_shard(const Json& json) {
   shard.name = json.at("name").get<std::string>();
   shard.summary.bin = read_digest(json.at("bin"));
   shard.summary.idx = read_digest(json.at("idx"));
-  json.at("documents").get_to(shard.summary.documents);
-  json.at("tokens").get_to(shard.summary.tokens);
-  json.at("text_bytes").get_to(shard.text_bytes);
-  json.at("minimum_token").get_to(shard.summary.minimum_token);
-  json.at("maximum_token").get_to(shard.summary.maximum_token);
+  shard.summary.documents = whole_number<std::int64_t>(json.at("documents"));
+  shard.summary.tokens = whole_number<std::int64_t>(json.at("tokens"));
+  shard.text_bytes = whole_number<std::int64_t>(json.at("text_bytes"));
+  shard.summary.minimum_token = whole_number<std::int64_t>(json.at("minimum_token"));
+  shard.summary.maximum_token = whole_number<std::int64_t>(json.at("maximum_token"));
   return shard;
 }
 
@@ -56,14 +57,16 @@ DataManifest parse_manifest(const Json& json) {
   const Json& tokenizer = json.at("tokenizer");
   tokenizer.at("file").get_to(manifest.tokenizer_file);
   manifest.tokenizer = read_digest(tokenizer);
-  tokenizer.at("vocabulary_size").get_to(manifest.vocabulary_size);
-  tokenizer.at("end_of_text_id").get_to(manifest.end_of_text_id);
+  manifest.vocabulary_size = whole_number<std::int64_t>(tokenizer.at("vocabulary_size"));
+  manifest.end_of_text_id = whole_number<std::int64_t>(tokenizer.at("end_of_text_id"));
   for (const Json& shard : json.at("shards")) manifest.shards.push_back(read_shard(shard));
   const Json& documents = json.at("documents");
-  documents.at("read").get_to(manifest.documents_read);
-  documents.at("kept").get_to(manifest.documents_kept);
-  for (const auto& [reason, count] : documents.at("removed").items()) manifest.documents_removed[reason] = count;
-  json.at("replaced_characters").get_to(manifest.replaced_characters);
+  manifest.documents_read = whole_number<std::int64_t>(documents.at("read"));
+  manifest.documents_kept = whole_number<std::int64_t>(documents.at("kept"));
+  for (const auto& [reason, count] : documents.at("removed").items()) {
+    manifest.documents_removed[reason] = whole_number<std::int64_t>(count);
+  }
+  manifest.replaced_characters = whole_number<std::int64_t>(json.at("replaced_characters"));
   if (const Json& loss = json.at("bigram_held_out_loss"); !loss.is_null()) {
     manifest.bigram_held_out_loss = loss.get<double>();
   }
@@ -127,8 +130,11 @@ DataManifest read_manifest(const fs::path& folder) {
   const MappedFile file(path);
   try {
     const auto* text = reinterpret_cast<const char*>(file.data());
+    if (json_nests_too_deep({text, file.size()})) {
+      fail("{}: is not a data manifest: it nests more than {} brackets", path.string(), deepest_json);
+    }
     const Json json = Json::parse(text, text + file.size());
-    const int version = json.at("schema_version").get<int>();
+    const int version = whole_number<int>(json.at("schema_version"));
     if (version != DataManifest::current_schema_version) {
       fail("{}: schema version {} is not known to this program, only {}", path.string(), version,
            DataManifest::current_schema_version);

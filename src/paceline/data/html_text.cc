@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@ namespace paceline {
 namespace {
 
 constexpr int deepest_nesting = 2000;
+constexpr std::int64_t most_repeated_formatting = 1'000'000;  // about 500 MB
+constexpr int most_attributes = 2'000;
 
 constexpr std::array dropped_tags = {
     GUMBO_TAG_HEAD,     GUMBO_TAG_SCRIPT, GUMBO_TAG_STYLE,    GUMBO_TAG_NOSCRIPT, GUMBO_TAG_TEMPLATE, GUMBO_TAG_NAV,
@@ -166,14 +169,58 @@ void write_text(const GumboNode* node, bool preformatted, TextWriter& writer) {
   border();
 }
 
-/// An upper estimate of how deep the elements nest, from the tags alone.
-int nesting_depth(std::string_view html) {
+/// What makes the parser slow or large, estimated from above and from the tags alone.
+struct PageCost {
+  int depth = 0;
+  std::int64_t repeated_formatting = 0;  ///< elements that the parser opens again: "<p><b>x<p>y" holds b twice
+  int attributes = 0;                    ///< of one element; the parser compares each with those before
+  std::size_t tag_bytes = 0;             ///< of all tags; more than the page's where tags begin inside tags
+};
+
+std::size_t most_tag_bytes(std::string_view html) { return 64 * html.size(); }
+
+/// A tag's attributes, or a few more; at most one above the limit.
+struct Attributes {
+  int count = 0;
+  std::size_t end = 0;  ///< where counting ended
+};
+
+Attributes count_attributes(std::string_view html, std::size_t position) {
+  int count = 0;
+  char quote = 0;
+  std::size_t word_bytes = 0;
+  bool equals = false;  ///< the word's first equals sign was its last character so far
+  bool assigned = false;
+  for (; position < html.size() && (quote != 0 || html[position] != '>') && count <= most_attributes; ++position) {
+    const char c = html[position];
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+      continue;
+    }
+    if ((c == '"' || c == '\'') && equals) {
+      quote = c;
+    } else if (std::isspace(static_cast<unsigned char>(c)) == 0 && c != '/') {
+      if (word_bytes++ == 0) ++count;
+      equals = c == '=' && word_bytes > 1 && !assigned;
+      assigned = assigned || equals;
+      continue;
+    }
+    word_bytes = 0;
+    equals = assigned = false;
+  }
+  return {count, position};
+}
+
+PageCost page_cost(std::string_view html) {
   constexpr std::array<std::string_view, 27> closed_by_others = {
       "p",     "li",     "dt",       "dd",    "tr",     "td",    "th",    "thead", "tbody",
       "tfoot", "option", "colgroup", "br",    "hr",     "img",   "input", "meta",  "link",
       "col",   "area",   "base",     "embed", "source", "track", "wbr",   "param", "body"};
+  constexpr std::array<std::string_view, 14> formatting = {"a", "b",    "big",   "code",   "em",     "font", "i",
+                                                           "nobr", "s", "small", "strike", "strong", "tt",   "u"};
+  PageCost cost;
   int depth = 0;
-  int deepest = 0;
+  std::int64_t open_formatting = 0;
   std::string name;
   for (std::size_t i = html.find('<'); i != std::string_view::npos; i = html.find('<', i + 1)) {
     std::size_t begin = i + 1;
@@ -183,17 +230,32 @@ int nesting_depth(std::string_view html) {
     while (begin < html.size() && std::isalnum(static_cast<unsigned char>(html[begin])) != 0 && name.size() < 16) {
       name += static_cast<char>(std::tolower(static_cast<unsigned char>(html[begin++])));
     }
-    if (name.empty() || contains(closed_by_others, name)) continue;
+    if (name.empty()) continue;
+    if (!closing && cost.tag_bytes <= most_tag_bytes(html)) {
+      const Attributes attributes = count_attributes(html, begin);
+      cost.attributes = std::max(cost.attributes, attributes.count);
+      cost.tag_bytes += attributes.end - begin;
+    }
+    if (contains(formatting, name)) {
+      open_formatting = closing ? std::max<std::int64_t>(open_formatting - 1, 0) : open_formatting + 1;
+    } else {
+      cost.repeated_formatting += open_formatting;
+    }
+    if (contains(closed_by_others, name)) continue;
     depth = closing ? std::max(depth - 1, 0) : depth + 1;
-    deepest = std::max(deepest, depth);
+    cost.depth = std::max(cost.depth, depth);
   }
-  return deepest;
+  return cost;
 }
 
 }  // namespace
 
 std::string html_text(std::string_view html) {
-  if (nesting_depth(html) > deepest_nesting) fail("elements are nested more than {} deep", deepest_nesting);
+  const PageCost cost = page_cost(html);
+  if (cost.depth > deepest_nesting) fail("elements are nested more than {} deep", deepest_nesting);
+  if (cost.repeated_formatting > most_repeated_formatting) fail("too many formatting elements are left open");
+  if (cost.attributes > most_attributes) fail("an element has more than {} attributes", most_attributes);
+  if (cost.tag_bytes > most_tag_bytes(html)) fail("tags are not closed");
   GumboOptions options = kGumboDefaultOptions;
   options.max_errors = 0;
   const auto destroy = [&options](GumboOutput* output) { gumbo_destroy_output(&options, output); };

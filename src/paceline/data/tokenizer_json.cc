@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 #include "paceline/data/byte_alphabet.h"
 #include "paceline/data/mapped_file.h"
 
@@ -14,7 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int32_t largest_id = 1 << 24;
+/// Sixteen times the largest vocabularies; each id up to the largest takes memory.
+constexpr std::int32_t largest_id = 1 << 22;
 
 /// Value of a key, or null if it is absent.
 const Json& member(const Json& object, const char* key) {
@@ -177,6 +179,7 @@ class Reader {
 }  // namespace
 
 ByteBpe parse_tokenizer_json(std::string_view json, const std::string& name) {
+  if (json_nests_too_deep(json)) fail("{}: is no tokenizer: it nests more than {} brackets", name, deepest_json);
   Json root;
   try {
     root = Json::parse(json);

@@ -3,6 +3,7 @@
 #include "paceline/base/error.h"
 
 #include <charconv>
+#include <cstdint>
 
 namespace paceline {
 
@@ -62,6 +63,11 @@ Layout parse_layout(const std::string& text) {
     }
     *degree = value;
     begin = end + 1;
+  }
+  constexpr std::int64_t most_ranks = 1 << 20;
+  if (layout.dp > most_ranks || layout.tp > most_ranks || layout.pp > most_ranks ||
+      std::int64_t{layout.dp} * layout.tp * layout.pp > most_ranks) {
+    refuse("layout '{}' has more ranks than there can be ({})", text, most_ranks);
   }
   return layout;
 }

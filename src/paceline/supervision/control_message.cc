@@ -1,9 +1,11 @@
 #include "paceline/supervision/control_message.h"
 
+#include "paceline/base/json_text.h"
+
 namespace paceline {
 
 nlohmann::json parse_message(const std::string& text) {
-  auto message = nlohmann::json::parse(text, nullptr, false);
+  auto message = parse_json(text);
   return message.is_object() ? message : nlohmann::json();
 }
 
@@ -15,7 +17,9 @@ std::string text_of(const nlohmann::json& message, const char* key, std::size_t 
 
 std::int64_t number_of(const nlohmann::json& message, const char* key, std::int64_t otherwise) {
   const auto found = message.find(key);
-  return found != message.end() && found->is_number_integer() ? found->get<std::int64_t>() : otherwise;
+  if (found == message.end() || !found->is_number_integer()) return otherwise;
+  const bool too_large = found->is_number_unsigned() && found->get<std::uint64_t>() > INT64_MAX;
+  return too_large ? otherwise : found->get<std::int64_t>();
 }
 
 std::string write_message(const nlohmann::json& message) {

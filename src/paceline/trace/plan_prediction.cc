@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 
 namespace paceline {
 namespace {
@@ -51,23 +53,23 @@ std::optional<PlanPrediction> read_plan_prediction(const std::filesystem::path& 
   if (!std::filesystem::exists(path)) return std::nullopt;
   std::ifstream in(path);
   if (!in) fail("{}: cannot be read", path.string());
-  const json document = json::parse(in, nullptr, false);
+  const json document = parse_json(std::string(std::istreambuf_iterator<char>(in), {}));
   if (document.is_discarded()) fail("{}: not valid JSON", path.string());
   PlanPrediction plan;
   try {
-    if (const int version = document.at("schema_version").get<int>(); version != 1) {
+    if (const int version = whole_number<int>(document.at("schema_version")); version != 1) {
       fail("{}: plan schema version {}, this program reads version 1", path.string(), version);
     }
     const json& predicted = document.at("predicted");
     plan.step_time_s = seconds(predicted, "step_time_s", path);
     for (const json& part : predicted.at("parts")) {
-      plan.parts.push_back({part.at("rank").get<int>(), part.at("action").get<std::uint32_t>(),
+      plan.parts.push_back({whole_number<int>(part.at("rank")), whole_number<std::uint32_t>(part.at("action")),
                             part.at("kind").get<std::string>(), seconds(part, "start_s", path),
                             seconds(part, "duration_s", path)});
     }
     for (const json& operation : predicted.value("operations", json::array())) {
-      plan.operations.push_back({operation.at("rank").get<int>(), operation.at("action_kind").get<std::string>(),
-                                 operation.at("operation").get<std::int32_t>(), operation.at("name").get<std::string>(),
+      plan.operations.push_back({whole_number<int>(operation.at("rank")), operation.at("action_kind").get<std::string>(),
+                                 whole_number<std::int32_t>(operation.at("operation")), operation.at("name").get<std::string>(),
                                  seconds(operation, "duration_s", path)});
     }
   } catch (const json::exception& error) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 
 namespace paceline {
 namespace {
@@ -37,7 +38,12 @@ std::uint64_t checksum_of(const void* records, std::size_t count) {
 template <typename T>
 T get(const json& object, const char* key, const std::filesystem::path& path) {
   try {
-    return object.at(key).get<T>();
+    const json& value = object.at(key);
+    if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+      return whole_number<T>(value);
+    } else {
+      return value.get<T>();
+    }
   } catch (const json::exception&) {
     fail("{}: the trace's header has no valid \"{}\"", path.string(), key);
   }
@@ -51,7 +57,7 @@ Id get_id(const json& object, const char* key, const std::filesystem::path& path
 }
 
 TraceHeader read_header(const std::string& line, const std::filesystem::path& path) {
-  const json object = json::parse(line, nullptr, false);
+  const json object = parse_json(line);
   if (!object.is_object() || object.value("schema", json()) != json(schema_name)) {
     fail("{}: not a trace file", path.string());
   }
@@ -70,7 +76,10 @@ TraceHeader read_header(const std::string& line, const std::filesystem::path& pa
   }
   header.rank = get<int>(object, "rank", path);
   header.world_size = get<int>(object, "world_size", path);
-  header.coordinate = get<std::map<std::string, int>>(object, "coordinate", path);
+  const json coordinate = get<json::object_t>(object, "coordinate", path);
+  for (const auto& [degree, place] : coordinate.items()) {
+    header.coordinate[degree] = get<int>(coordinate, degree.c_str(), path);
+  }
   header.names = get<std::vector<std::string>>(object, "names", path);
   header.actions = get<std::vector<std::string>>(object, "actions", path);
   header.operations = get<std::vector<std::string>>(object, "operations", path);

@@ -1,6 +1,7 @@
 #include "paceline/train/metrics_log.h"
 
 #include "paceline/base/error.h"
+#include "paceline/base/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -18,7 +19,7 @@ void keep_until(const std::filesystem::path& path, std::int64_t last_step) {
   std::ofstream kept(beside, std::ios::trunc);
   std::string line;
   while (std::getline(old, line)) {
-    const nlohmann::json metrics = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json metrics = parse_json(line);
     if (metrics.is_object() && metrics.value("step", std::int64_t{0}) <= last_step) kept << line << '\n';
   }
   kept.close();
