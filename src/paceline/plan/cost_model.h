@@ -14,7 +14,7 @@ struct Place {
   int cores = 1;                 ///< that the run may use
   int threads_per_rank = 0;      ///< 0: cores / ranks, at least 1
   std::int64_t memory_bytes = 0; ///< of the machine; 0: unknown, nothing is refused for memory
-  std::string backend = "gloo";  ///< how ranks talk: gloo (processes) or threads
+  std::string backend = "shared_memory";  ///< how ranks talk: shared_memory (processes of one machine), gloo or threads
 };
 
 /// Time that one rank needs the processor for, and time that it then waits for messages of its group.

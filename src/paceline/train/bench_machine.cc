@@ -7,6 +7,7 @@
 #include "paceline/cluster/profile.h"
 #include "paceline/comm/communicator_set.h"
 #include "paceline/comm/gloo_communicator.h"
+#include "paceline/comm/shared_memory_transport.h"
 #include "paceline/comm/thread_communicator.h"
 #include "paceline/optim/adamw.h"
 #include "paceline/optim/gradient_norm.h"
@@ -238,15 +239,18 @@ std::pair<int, int> free_port() {
 }
 
 void measure_messages(MachineProfile& profile, const std::string& backend, int ranks) {
-  const auto [descriptor, port] = backend == "gloo" ? free_port() : std::pair{-1, 0};
+  const auto [descriptor, port] = backend != "threads" ? free_port() : std::pair{-1, 0};
   const std::string run_id = random_run_id();
   std::mutex mutex;
   run_ranks(ranks, [&, descriptor = descriptor, port = port](int rank, Hub& hub) {
     at::set_num_threads(1);
-    std::shared_ptr<Transport> transport =
-        backend == "gloo" ? connect_gloo({.rank = rank, .world_size = ranks, .master_port = port,
-                                          .listening_descriptor = rank == 0 ? descriptor : -1, .run_id = run_id})
-                          : hub.transport(rank);
+    std::shared_ptr<Transport> transport = hub.transport(rank);
+    if (backend != "threads") {
+      const GlooOptions options{.rank = rank, .world_size = ranks, .master_port = port,
+                                .listening_descriptor = rank == 0 ? descriptor : -1, .run_id = run_id};
+      transport = connect_gloo(options);
+      if (backend == "shared_memory") transport = share_memory(transport, options.timeout);
+    }
     CommunicatorSet communicators(transport, {.dp = ranks});
     Communicator& world = communicators.world();
     for (const std::int64_t bytes : {64, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20}) {
@@ -342,7 +346,7 @@ int run_bench_machine(const BenchMachineRequest& request) {
     measure_double_products(profile, occupancy);
   }
   measure_overheads(profile);
-  for (const char* backend : {"threads", "gloo"}) {
+  for (const char* backend : {"threads", "shared_memory", "gloo"}) {
     for (const int ranks : {2, 4}) {
       progress.line(fmt::format("  messages: {}, {} ranks", backend, ranks));
       measure_messages(profile, backend, ranks);
@@ -362,10 +366,10 @@ int run_bench_machine(const BenchMachineRequest& request) {
                             .dump(2)
                             .c_str());
   } else {
-    std::printf("%s\n  products up to %.1f GFLOP/s, memory %.1f GB/s, disk writes %.0f MB/s\n  all-reduce over gloo, 2 ranks: %.0f us at 4 KiB, %.1f ms at 4 MiB\n",
+    std::printf("%s\n  products up to %.1f GFLOP/s, memory %.1f GB/s, disk writes %.0f MB/s\n  all-reduce over shared memory, 2 ranks: %.0f us at 4 KiB, %.1f ms at 4 MiB\n",
                 path.c_str(), peak / 1e9, profile.memory_bytes_per_s(occupancies.front()) / 1e9, profile.disk_write_bytes_per_s / 1e6,
-                profile.message_seconds("gloo", "all_reduce", 2, 1, 4096) * 1e6,
-                profile.message_seconds("gloo", "all_reduce", 2, 1, 4 << 20) * 1e3);
+                profile.message_seconds("shared_memory", "all_reduce", 2, 1, 4096) * 1e6,
+                profile.message_seconds("shared_memory", "all_reduce", 2, 1, 4 << 20) * 1e3);
   }
   return 0;
 }

@@ -69,7 +69,8 @@ double largest_over_ranks(Communicator& world, double value) {
   return tensor.const_data_ptr<double>()[0];
 }
 
-int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const Plan& plan, std::shared_ptr<Transport> transport) {
+int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const Plan& plan, int local_rank,
+               std::shared_ptr<Transport> transport) {
   const Layout& layout = step.parallel.layout;
   CommunicatorSet communicators(std::move(transport), layout);
   const Coordinate at = layout.coordinate(communicators.rank());
@@ -99,16 +100,13 @@ int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const
     return peak_resident_bytes();
   }();
   const auto measure_peak = [&] {
-    communicators.world().barrier();
-    return measure_product_peak(precision.parameters, 12);
+    return measure_product_peak_of_ranks(communicators.world(), local_rank, precision.parameters, 12);
   };
   double peak = measure_peak();
   std::vector<double> times;
   for (std::int64_t i = 0; i < request.steps; ++i) times.push_back(run_step());
   peak = std::max(peak, measure_peak());
 
-  const double busy = static_cast<double>(layout.world_size()) * at::get_num_threads();
-  const double peak_of_all = largest_over_ranks(communicators.world(), peak) * layout.world_size() * std::min(1.0, usable_cores() / busy);
   const double step_time = largest_over_ranks(communicators.world(), median(times));
   const double resident = largest_over_ranks(communicators.world(), std::max(steps_resident, peak_resident_bytes()));
   const MemoryUse use = account.use();
@@ -133,8 +131,8 @@ int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const
                                        {"tokens_per_s", tokens_per_s},
                                        {"step_time_s", step_time},
                                        {"model_tflops", flops / 1e12},
-                                       {"gemm_peak_tflops", peak_of_all / 1e12},
-                                       {"mfu", flops / peak_of_all},
+                                       {"gemm_peak_tflops", peak / 1e12},
+                                       {"mfu", flops / peak},
                                        {"peak_memory_bytes", static_cast<std::int64_t>(resident)},
                                        {"tensor_peak_bytes", static_cast<std::int64_t>(tensors)},
                                        {"predicted_step_time_s", plan.step_time_s()},
@@ -155,8 +153,8 @@ int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const
                                 at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s",
                                 static_cast<double>(parameter_count(build_program(step.model))) / 1e6, tokens_per_s, times.size(),
                                 step_time * 1e3, plan.step_time_s() * 1e3,
-                                plan.place.profile.measured ? "" : ", machine not measured", flops / 1e12, peak_of_all / 1e12,
-                                100 * flops / peak_of_all, resident / 1e6, tensors / 1e6, planned.total() / 1e6)
+                                plan.place.profile.measured ? "" : ", machine not measured", flops / 1e12, peak / 1e12,
+                                100 * flops / peak, resident / 1e6, tensors / 1e6, planned.total() / 1e6)
                         .c_str());
   return 0;
 }
@@ -173,7 +171,7 @@ int run_bench_train(const BenchTrainRequest& request) {
   place.cores = usable_cores();
   place.profile = find_machine_profile(place.cores);
   place.threads_per_rank = threads;
-  place.backend = launch.world_size > 1 ? "gloo" : "threads";
+  place.backend = "shared_memory";
   const Plan plan = make_plan(step, place);
   StopRequest stop;
   install_accounting_allocator();
@@ -181,7 +179,7 @@ int run_bench_train(const BenchTrainRequest& request) {
   std::optional<RankSupervision> supervision;
   if (environment_variable("PACELINE_CONTROL") || launch.world_size == 1) supervision.emplace(launch, Exchange{}, stop);
   try {
-    const int code = bench_rank(request, step, plan, join_ranks(launch, request.settings));
+    const int code = bench_rank(request, step, plan, launch.local_rank, join_ranks(launch, request.settings));
     if (supervision) supervision->finish();
     return code;
   } catch (const std::exception& error) {

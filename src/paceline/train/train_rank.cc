@@ -62,7 +62,7 @@ Place planning_place(int local_ranks, int threads) {
   place.cores = usable_cores();
   place.profile = find_machine_profile(place.cores);
   place.threads_per_rank = threads;
-  place.backend = local_ranks > 1 ? "gloo" : "threads";
+  place.backend = "shared_memory";
   return place;
 }
 
@@ -146,10 +146,11 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 /// The training of one rank from its first collective to its last.
 class RankTraining {
  public:
-  RankTraining(const TrainRequest& request, PreparedRun run, std::shared_ptr<Transport> transport, StopRequest& stop,
-               Activity& activity)
+  RankTraining(const TrainRequest& request, PreparedRun run, int local_rank, std::shared_ptr<Transport> transport,
+               StopRequest& stop, Activity& activity)
       : request_(request),
         run_(std::move(run)),
+        local_rank_(local_rank),
         stop_(stop),
         activity_(activity),
         communicators_(std::move(transport), run_.layout()),
@@ -166,7 +167,7 @@ class RankTraining {
       held_out_.emplace(run_.held_out_prefix.string(), run_.settings.train.sequence_length, run_.settings.train.seed, false,
                         run_.model.vocab_size);
     }
-    if (run_.settings.trace.enabled) {
+    if (run_.settings.trace.enabled && !is_finished()) {  // a finished run keeps the trace of its steps
       recorder_.emplace(folder_ / "trace" / trace_file_name(rank_), trace_header(run_, identity_, program_, rank_));
     } else {
       recorder_.emplace();
@@ -220,6 +221,11 @@ class RankTraining {
   }
 
  private:
+  bool is_finished() const {
+    const auto latest = latest_checkpoint(folder_);
+    return latest && Checkpoint(*latest).manifest().step >= run_.settings.train.steps;
+  }
+
   static const char* action_text(ActionKind kind) {
     switch (kind) {
       case ActionKind::load: return "load";
@@ -280,13 +286,7 @@ class RankTraining {
 
   void measure_peak() {
     activity_.begin("measure products");
-    communicators_.world().barrier();
-    at::Tensor peak = at::zeros({1}, at::kDouble);
-    peak.mutable_data_ptr<double>()[0] = measure_product_peak(precision_.parameters);
-    if (communicators_.world().size() > 1) communicators_.world().all_reduce(peak, ReduceOp::sum);
-    // Ranks that share cores are measured while others wait: together they have no more than the cores give.
-    const double busy = static_cast<double>(communicators_.world().size()) * at::get_num_threads();
-    peak_flops_ = peak.const_data_ptr<double>()[0] * std::min(1.0, usable_cores() / busy);
+    peak_flops_ = measure_product_peak_of_ranks(communicators_.world(), local_rank_, precision_.parameters);
   }
 
   /// One step with what follows it. Returns whether to stop.
@@ -446,6 +446,7 @@ class RankTraining {
 
   const TrainRequest& request_;
   PreparedRun run_;
+  int local_rank_;
   StopRequest& stop_;
   Activity& activity_;
   MemoryAccount account_;
@@ -522,7 +523,7 @@ int train_rank(const TrainRequest& request) {
     }
     int code = 0;
     {
-      RankTraining training(request, std::move(run), transport, stop, supervision->activity());
+      RankTraining training(request, std::move(run), launch.local_rank, transport, stop, supervision->activity());
       code = training.run(plan, text_banner);
     }
     supervision->finish();
