@@ -186,6 +186,8 @@ TEST(HuggingFaceConfig, HostileValuesNameTheKey) {
   }
   EXPECT_THROW(parse_huggingface_config("{", "c"), Error);
   EXPECT_THROW(parse_huggingface_config("[1]", "c"), Error);
+  const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THROW(parse_huggingface_config(R"({"model_type": "llama", "vocab_size": )" + nested + "}", "c"), Error);
   EXPECT_EQ(refusal(with(llama(), "stray_key", {{"any", "thing"}})), "");
 }
 

@@ -356,6 +356,13 @@ TEST_F(DamagedCheckpoint, AForgedManifestWithAHoleOrAnEscape) {
   state = good;
   manifest.files.push_back({.name = "../../etc/passwd"});
   EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("outside its folder"));
+  manifest.files.pop_back();
+  manifest.training_state = nullptr;
+  for (int depth = 0; depth < 300; ++depth) manifest.training_state = nlohmann::json::array({manifest.training_state});
+  EXPECT_THAT(error_of([&] { parse_manifest(manifest_text(manifest), path); }), HasSubstr("no valid JSON"));
+  EXPECT_THAT(error_of([&] { parse_manifest(R"({"schema_version": 1e300})", path); }), HasSubstr("whole number"));
+  EXPECT_THAT(error_of([&] { parse_manifest(R"({"a": )" + std::string(200'000, '['), path); }),
+              HasSubstr("no valid JSON"));
 }
 
 TEST_F(DamagedCheckpoint, LatestNamesWhatIsNotThere) {

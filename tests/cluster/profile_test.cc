@@ -113,11 +113,14 @@ TEST(MachineProfile, RefusesBadFiles) {
   };
   EXPECT_EQ(refusal(good), "accepted");
   EXPECT_THAT(refusal("schema_version = "), HasSubstr("machine.toml:1"));
+  EXPECT_THAT(refusal("a" + std::string(2000, '.')), HasSubstr("machine.toml:1: more than 1000 dots in a line"));
   EXPECT_THAT(refusal(replaced("schema_version = 1", "schema_version = 2")), HasSubstr("schema version 2"));
   EXPECT_THAT(refusal(replaced("flops_per_s = 50000000000.0", "flops_per_s = 0.0")), HasSubstr("products[0].flops_per_s"));
   EXPECT_THAT(refusal(replaced("flops_per_s = 50000000000.0", "flops_per_s = nan")), HasSubstr("products[0].flops_per_s"));
   EXPECT_THAT(refusal(replaced("cores = 2", "cores = 0")), HasSubstr("machine.cores"));
   EXPECT_THAT(refusal(replaced("cores = 2", "")), HasSubstr("machine.cores is missing"));
+  EXPECT_THAT(refusal(replaced("cores = 2", "cores = 4294967296")), HasSubstr("machine.cores is 4294967296"));
+  EXPECT_THAT(refusal(replaced("ranks = 4", "ranks = 4294967298")), HasSubstr("ranks is 4294967298"));
   EXPECT_THAT(refusal(replaced("pass = \"forward\"", "pass = \"sideways\"")), HasSubstr("sideways"));
   EXPECT_THAT(refusal(replaced("[machine]", "[machines]")), HasSubstr("[machine] is missing"));
 }

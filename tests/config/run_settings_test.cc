@@ -41,12 +41,18 @@ TEST(RunSettings, WrongTypesAndSyntaxAreNamed) {
   EXPECT_NE(refusal("", {"train.steps"}).find("key=value"), std::string::npos);
   EXPECT_NE(refusal("", {"train.steps=1.5"}).find("integer"), std::string::npos);
   EXPECT_NE(refusal("train = 3\n").find("train"), std::string::npos);
+  std::string dotted = "a";
+  for (int i = 0; i < 100'000; ++i) dotted += ".a";
+  EXPECT_EQ(refusal("\n" + dotted + " = 1\n"), "run.toml:2: more than 1000 dots in a line");
+  EXPECT_NE(refusal("", {"run.folder=1\n" + dotted + "=1"}).find("more than 1000 dots"), std::string::npos);
 }
 
 TEST(RunSettings, RefusesValuesThatNoRunCanHave) {
   for (const char* assignment : {"optimizer.max_gradient_norm=-1.0", "optimizer.max_gradient_norm=nan", "train.steps=0",
                                  "train.micro_batch_size=0", "parallel.tp=0", "train.precision=fp8", "optimizer.beta1=1.0",
-                                 "learning_rate.minimum_ratio=2.0", "train.global_batch_size=-4", "optimizer.learning_rate=inf"}) {
+                                 "learning_rate.minimum_ratio=2.0", "train.global_batch_size=-4", "optimizer.learning_rate=inf",
+                                 "model.hidden_size=9223372036854775807", "train.micro_batch_size=4294967296",
+                                 "parallel.dp=4294967297", "parallel.bucket_mb=inf"}) {
     const std::string message = refusal("", {assignment});
     const std::string key(assignment, std::string_view(assignment).find('='));
     EXPECT_NE(message.find(key), std::string::npos) << assignment << ": " << message;
@@ -72,6 +78,7 @@ TEST(ResolveModel, FillsInTheFamilysDefaults) {
   EXPECT_TRUE(resolve_model(gpt2, 100).tie_word_embeddings);
   EXPECT_EQ(resolve_model(gpt2, 100).activation, "gelu_new");
   EXPECT_THROW(resolve_model(parse_run_settings("[model]\nhidden_size = 101\n", "run.toml", {}), 10), Error);
+  EXPECT_THROW(resolve_model(parse_run_settings("[model]\nhead_dim = 4611686018427387904\n", "run.toml", {}), 10), Error);
 }
 
 }  // namespace

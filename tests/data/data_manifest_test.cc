@@ -79,6 +79,14 @@ TEST(DataManifest, DamageIsNamed) {
   EXPECT_THAT(refusal("{"), HasSubstr("manifest.json: is not a data manifest"));
   EXPECT_THAT(refusal("{\"schema_version\": 1}"), HasSubstr("program_version"));
   EXPECT_THAT(refusal("{\"schema_version\": 2}"), HasSubstr("schema version 2"));
+  EXPECT_THAT(refusal("{\"schema_version\": 4294967297}"), HasSubstr("4294967297 where a whole number was expected"));
+  EXPECT_THAT(refusal("{\"schema_version\": 1, \"program_version\": " + std::string(200'000, '[')),
+              HasSubstr("nests more than 200 brackets"));
+  const std::string good = format_manifest(sample_manifest());
+  for (const char* number : {"131.5", "1e300", "true", "18446744073709551615"}) {
+    std::string changed = good;
+    EXPECT_THAT(refusal(changed.replace(changed.find("131"), 3, number)), HasSubstr("a whole number was expected"));
+  }
 }
 
 }  // namespace

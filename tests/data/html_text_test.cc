@@ -78,6 +78,27 @@ TEST(HtmlText, DeepNestingIsRefusedAtOnce) {
   EXPECT_EQ(html_text(flat).substr(0, 9), "x\n\ny\n\nx\n\n");  // closed by each other, not nested
 }
 
+// The parser opens formatting elements again in each block and compares each attribute with those before it.
+TEST(HtmlText, PagesWhoseCostGrowsWithTheirSquareAreRefusedAtOnce) {
+  std::string fonts = "<p>";
+  for (int i = 0; i < 1500; ++i) fonts += "<font size=" + std::to_string(i) + ">";
+  for (int i = 0; i < 100000; ++i) fonts += "<p>x";
+  EXPECT_THROW(html_text(fonts), Error);
+  std::string attributes = "<p a=\">\"";
+  for (int i = 0; i < 100000; ++i) attributes += " a" + std::to_string(i);
+  EXPECT_THROW(html_text(attributes + ">x"), Error);
+  std::string open;
+  for (int i = 0; i < 200000; ++i) open += "<p ";
+  EXPECT_THROW(html_text(open), Error);
+
+  std::string bold;
+  for (int i = 0; i < 2000; ++i) bold += "<p><b>x</b> y";
+  EXPECT_EQ(html_text(bold).substr(0, 10), "x y\n\nx y\n\n");
+  std::string words;
+  for (int i = 0; i < 5000; ++i) words += "word ";
+  EXPECT_EQ(html_text("<p title=\"" + words + "\">x " + words + "</p>").substr(0, 6), "x word");
+}
+
 TEST(HtmlText, AnyBytesGiveText) {
   const std::string pieces[] = {"<", ">",   "</",   "div", "p",  "pre",      " class=", "\"", "'",
                                 "&", "&#x", "<!--", "-->", "\n", "\xC3\xA9", "script",  "="};

@@ -108,6 +108,10 @@ TEST(TokenizerJson, WhatWouldTokeniseOtherwiseIsRefusedByName) {
   EXPECT_THAT(refusal("/model/merges", Json::array({"a b c"})), HasSubstr("model.merges[0]"));
   EXPECT_THAT(refusal("/model/vocab/a", 2), HasSubstr("the id 2 to two tokens"));
   EXPECT_THAT(refusal("/model/vocab/a", -1), HasSubstr("token 'a' the id -1"));
+  EXPECT_THAT(refusal("/model/vocab/a", 5'000'000), HasSubstr("token 'a' the id 5000000"));
+  const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(error_of([&] { parse_tokenizer_json(R"({"model":{"vocab":{"a":)" + nested + "}}}", "t.json"); }),
+              HasSubstr("t.json: is no tokenizer: it nests more than 200"));
   EXPECT_THAT(error_of([] { parse_tokenizer_json("{\"model\": ", "t.json"); }), HasSubstr("t.json: is not JSON"));
   EXPECT_THAT(error_of([] { read_tokenizer_json("/nonexistent/t.json"); }),
               HasSubstr("/nonexistent/t.json: No such file"));

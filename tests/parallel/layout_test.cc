@@ -24,7 +24,7 @@ TEST(Layout, TensorParallelIsFastestThenDataThenPipeline) {
 TEST(Layout, TextIsReadBack) {
   EXPECT_EQ(parse_layout("tp=2,dp=4"), (Layout{.dp = 4, .tp = 2, .pp = 1}));
   EXPECT_EQ(parse_layout(Layout{.dp = 2, .tp = 3, .pp = 5}.text()), (Layout{.dp = 2, .tp = 3, .pp = 5}));
-  for (const char* wrong : {"xp=2", "tp", "tp=0", "tp=-1", "tp=2x", "tp=", "2"}) {
+  for (const char* wrong : {"xp=2", "tp", "tp=0", "tp=-1", "tp=2x", "tp=", "2", "dp=2147483647,tp=2", "dp=65536,pp=65536"}) {
     EXPECT_THROW(parse_layout(wrong), Error) << wrong;
   }
 }

@@ -41,7 +41,7 @@ TEST(PlanPrediction, ClearErrors) {
     }
     return "no error";
   };
-  EXPECT_THAT(error_for(""), HasSubstr("plan.json: not valid JSON"));
+  EXPECT_THAT(error_for(""), HasSubstr("plan.json: cannot be read or is empty"));
   EXPECT_THAT(error_for("{}"), HasSubstr("plan.json: not a plan that this program reads"));
   EXPECT_THAT(error_for("[]"), HasSubstr("plan.json: not a plan that this program reads"));
   EXPECT_THAT(error_for(R"({"schema_version":2})"), HasSubstr("plan schema version 2"));

@@ -139,7 +139,12 @@ TEST(TraceFile, HostileBytesAreOneClearError) {
   };
   EXPECT_THAT(changed("\"schema_version\":1", "\"schema_version\":2"), HasSubstr("trace schema version 2"));
   EXPECT_THAT(changed("\"rank\":2", "\"rank\":4"), HasSubstr("rank 4 of 4"));
-  EXPECT_THAT(changed("\"rank\":2", "\"rank\":\"2\""), HasSubstr("\"rank\""));
+  for (const char* rank : {"\"2\"", "2.5", "1e300", "true", "4294967298"}) {
+    EXPECT_THAT(changed("\"rank\":2", fmt::format("\"rank\":{}", rank)), HasSubstr("\"rank\"")) << rank;
+  }
+  EXPECT_THAT(changed("\"pp\":1", "\"pp\":4294967297"), HasSubstr("\"pp\""));
+  const std::string nested = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_THAT(changed("\"links\":[", "\"links\":[" + nested + ","), HasSubstr("not a trace file"));
   EXPECT_THAT(changed("0af7651916cd43dd8448eb211c80319c", "CvdlGRbNQ92ESOshHIAxnA=="), HasSubstr("\"trace_id\""));
   EXPECT_THAT(changed("2600000000.0", "0"), HasSubstr("ticks a second"));
 

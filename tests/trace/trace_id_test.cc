@@ -104,6 +104,9 @@ TEST(TraceContext, AnInvalidParentIsSaidOnceAndStartsANewTrace) {
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_NE(notices[0].find("TRACEPARENT"), std::string::npos);
   EXPECT_NE(notices[0].find(bad), std::string::npos);
+  trace_context_from_environment(environment({{"TRACEPARENT", "00\n\x1B[31m"}}), {},
+                                 [&](const std::string& line) { notices.push_back(line); });
+  EXPECT_NE(notices.back().find("\"00??[31m\""), std::string::npos);
 }
 
 }  // namespace

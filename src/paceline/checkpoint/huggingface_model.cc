@@ -2,6 +2,7 @@
 
 #include "paceline/base/error.h"
 #include "paceline/base/json_text.h"
+#include "paceline/base/printable.h"
 #include "paceline/checkpoint/durable_file.h"
 #include "paceline/checkpoint/tensor_storage.h"
 

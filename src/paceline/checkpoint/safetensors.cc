@@ -1,6 +1,7 @@
 #include "paceline/checkpoint/safetensors.h"
 
 #include "paceline/base/error.h"
+#include "paceline/base/printable.h"
 #include "paceline/checkpoint/durable_file.h"
 
 #include <fcntl.h>
@@ -298,13 +299,6 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-std::string printable(std::string_view name) {
-  constexpr std::size_t longest = 300;
-  std::string text;
-  for (const char c : name.substr(0, longest)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
-  return name.size() > longest ? text + "..." : text;
-}
-
 SafetensorsHeader parse_safetensors_header(std::span<const char> text, std::uint64_t data_bytes,
                                            const std::filesystem::path& path) {
   const std::string where = path.string();
@@ -344,7 +338,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const char> text, std::uint
     }
     if (tensor.end > data_bytes) {
       fail("{}: tensor '{}' ends at byte {} of the data, but the file holds only {}: truncated or damaged", where,
-           tensor.name, tensor.end, data_bytes);
+           printable(tensor.name), tensor.end, data_bytes);
     }
     expected = tensor.end;
     before = &tensor.name;

@@ -9,7 +9,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace paceline {
@@ -28,9 +27,6 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
   std::vector<SafetensorsTensor> tensors;
 };
-
-/// A name from a foreign file as part of a one-line message: no control characters, 300 bytes at most.
-std::string printable(std::string_view name);
 
 /// Parses and checks a header against the size of the data behind it, by the rules of the reference implementation
 /// 0.8.0 (no gap, no overlap, sizes that fit type and shape, no name twice). `path` is for the message.

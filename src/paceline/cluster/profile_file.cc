@@ -1,5 +1,6 @@
 #include "paceline/base/error.h"
 #include "paceline/base/replace_file.h"
+#include "paceline/base/toml_text.h"
 #include "paceline/cluster/profile.h"
 
 #define TOML_HEADER_ONLY 0
@@ -97,6 +98,9 @@ std::string occupancy_text(Occupancy occupancy) {
 }  // namespace
 
 MachineProfile parse_machine_profile(const std::string& text, const std::string& name) {
+  if (const int line = line_with_too_many_dots(text); line > 0) {
+    refuse("{}:{}: more than {} dots in a line", name, line, most_dots_in_a_line);
+  }
   toml::table file;
   try {
     file = toml::parse(text, name);

@@ -2,6 +2,7 @@
 
 #include "paceline/base/error.h"
 #include "paceline/base/nearest_name.h"
+#include "paceline/base/toml_text.h"
 
 #define TOML_HEADER_ONLY 0
 #include <toml++/toml.h>
@@ -210,6 +211,9 @@ void apply_table(const toml::table& tree, const std::string& prefix, const std::
 }
 
 toml::table parse_toml(const std::string& text, const std::string& name) {
+  if (const int line = line_with_too_many_dots(text); line > 0) {
+    refuse("{}:{}: more than {} dots in a line", name, line, most_dots_in_a_line);
+  }
   try {
     return toml::parse(text, name);
   } catch (const toml::parse_error& error) {
@@ -224,6 +228,7 @@ void apply_override(const std::string& assignment, const std::vector<Setting>& t
   const std::string key = assignment.substr(0, equals);
   const std::string value = assignment.substr(equals + 1);
   const Setting& row = find_setting(table, key, where);
+  if (line_with_too_many_dots(value) > 0) refuse("{}: more than {} dots", where, most_dots_in_a_line);
   toml::table parsed;
   try {
     parsed = toml::parse("value = " + value);

@@ -2,12 +2,15 @@
 
 #include <toml++/toml.h>
 
+#include <fstream>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include "paceline/base/error.h"
 #include "paceline/base/nearest_name.h"
+#include "paceline/base/toml_text.h"
 
 namespace paceline {
 namespace {
@@ -17,11 +20,18 @@ class SettingsReader {
   explicit SettingsReader(std::string file) : file_(std::move(file)) {}
 
   DataSettings read() {
+    std::ifstream stream(file_, std::ios::binary);
+    std::ostringstream content;
+    if (stream) content << stream.rdbuf();
+    if (!stream || content.fail()) refuse("{}: cannot be read or is empty", file_);
+    const std::string text = content.str();
+    if (const int line = line_with_too_many_dots(text); line > 0) {
+      refuse("{}:{}: more than {} dots in a line", file_, line, most_dots_in_a_line);
+    }
     toml::table root;
     try {
-      root = toml::parse_file(file_);
+      root = toml::parse(text, file_);
     } catch (const toml::parse_error& error) {
-      if (error.source().begin.line == 0) refuse("{}: {}", file_, error.description());
       refuse("{}:{}: {}", file_, error.source().begin.line, error.description());
     }
     for (const auto& [section, node] : root) {

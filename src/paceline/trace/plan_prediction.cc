@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 
 #include "paceline/base/error.h"
@@ -52,8 +52,10 @@ const PlannedOperation* PlanPrediction::find_operation(int rank, const std::stri
 std::optional<PlanPrediction> read_plan_prediction(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   std::ifstream in(path);
-  if (!in) fail("{}: cannot be read", path.string());
-  const json document = parse_json(std::string(std::istreambuf_iterator<char>(in), {}));
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || text.fail()) fail("{}: cannot be read or is empty", path.string());
+  const json document = parse_json(text.str());
   if (document.is_discarded()) fail("{}: not valid JSON", path.string());
   PlanPrediction plan;
   try {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "paceline/base/error.h"
+#include "paceline/base/printable.h"
 
 namespace paceline {
 namespace {
@@ -102,7 +103,7 @@ TraceContext trace_context_from_environment(const GetEnvironment& get_environmen
       return context;
     }
     if (notice) {
-      notice(fmt::format("TRACEPARENT is not a valid trace parent (\"{}\"): a new trace starts", text->substr(0, 80)));
+      notice(fmt::format("TRACEPARENT is not a valid trace parent (\"{}\"): a new trace starts", printable(text->substr(0, 80))));
     }
   }
   context.trace_id = new_trace_id();
