@@ -61,6 +61,10 @@ TEST(DocumentReader, GzipMembersAndDamage) {
     EXPECT_EQ(document.refusal, "damaged gzip file");
     EXPECT_EQ(document.text, "");
   }
+  std::string bomb;  // half a megabyte
+  const std::string member = gzip(std::string(std::size_t{64} << 20, 'x'));
+  for (int i = 0; i < 9; ++i) bomb += member;
+  EXPECT_EQ(extract_document("a.txt.gz", bomb).refusal, "gzip file that unpacks to more than 512 MiB");
 }
 
 TEST(DocumentReader, EncodingsAreRepairedOrRefused) {

@@ -3,7 +3,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <optional>
 #include <unordered_set>
 
 #include "paceline/base/error.h"
@@ -26,12 +25,20 @@ bool has_extension(const fs::path& path, const std::vector<std::string>& extensi
   return std::any_of(extensions.begin(), extensions.end(), [&](const std::string& end) { return name.ends_with(end); });
 }
 
-/// All members of a gzip file, or nothing if it is damaged.
-std::optional<std::string> unpack_gzip(std::string_view bytes) {
+/// A gzip file of a megabyte may unpack to a gigabyte.
+constexpr std::size_t largest_unpacked = std::size_t{512} << 20;
+
+struct Unpacked {
+  std::string text;
+  std::string refusal;
+};
+
+/// All members of a gzip file.
+Unpacked unpack_gzip(std::string_view bytes) {
   std::string text;
   z_stream stream = {};
   constexpr int gzip_window = 15 + 16;
-  if (inflateInit2(&stream, gzip_window) != Z_OK) return std::nullopt;
+  if (inflateInit2(&stream, gzip_window) != Z_OK) fail("no memory to unpack gzip files");
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
   stream.avail_in = static_cast<uInt>(bytes.size());
   std::vector<char> block(1 << 18);
@@ -45,9 +52,11 @@ std::optional<std::string> unpack_gzip(std::string_view bytes) {
       if (inflateReset(&stream) != Z_OK) break;
       status = Z_OK;
     }
-  } while (status == Z_OK && (stream.avail_in > 0 || stream.avail_out == 0));
+  } while (status == Z_OK && text.size() <= largest_unpacked && (stream.avail_in > 0 || stream.avail_out == 0));
   inflateEnd(&stream);
-  return status == Z_STREAM_END ? std::optional(std::move(text)) : std::nullopt;
+  if (text.size() > largest_unpacked) return {.refusal = "gzip file that unpacks to more than 512 MiB"};
+  if (status != Z_STREAM_END) return {.refusal = "damaged gzip file"};
+  return {.text = std::move(text)};
 }
 
 }  // namespace
@@ -81,12 +90,11 @@ std::vector<fs::path> list_documents(const std::vector<std::string>& paths,
 
 ExtractedDocument extract_document(const fs::path& path, std::string_view bytes) {
   ExtractedDocument document;
-  std::string unpacked;
+  Unpacked unpacked;
   if (path.extension() == ".gz") {
-    auto content = unpack_gzip(bytes);
-    if (!content) return {.refusal = "damaged gzip file"};
-    unpacked = std::move(*content);
-    bytes = unpacked;
+    unpacked = unpack_gzip(bytes);
+    if (!unpacked.refusal.empty()) return {.refusal = unpacked.refusal};
+    bytes = unpacked.text;
   }
   if (bytes.starts_with("\xFE\xFF") || bytes.starts_with("\xFF\xFE")) return {.refusal = "not UTF-8 (UTF-16)"};
   if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
