@@ -28,7 +28,7 @@ Place slow_place(int cores) {
                       {.operation = "send", .ranks = 2, .bytes = 1e6, .seconds = 1e-4 + 1e-3}};
   profile.operation_overhead_s = 1e-6;
   profile.action_overhead_s = 0;
-  return {.profile = profile, .cores = cores};
+  return {.profile = profile, .cores = cores, .backend = "gloo"};
 }
 
 TEST(CostModel, OperationsFollowTheRoofline) {
