@@ -85,7 +85,10 @@ class TestProcess {
     const Descriptor output = open(".out"), errors = open(".err");
     ChildStart start;
     start.command = {"test", "--gtest_also_run_disabled_tests", "--gtest_filter=TestRole.DISABLED_" + role};
-    for (char** entry = environ; *entry != nullptr; ++entry) start.environment.emplace_back(*entry);
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string inherited = *entry;
+      if (!variables.contains(inherited.substr(0, inherited.find('=')))) start.environment.push_back(inherited);
+    }
     start.environment.push_back("TEST_FOLDER=" + folder_.string());
     for (const auto& [key, value] : variables) start.environment.push_back(key + "=" + value);
     start.output = shown >= 0 ? shown : output.get();
