@@ -16,6 +16,7 @@ TEST(OutputFolder, AppearsWholeAndReplacesTheOldOne) {
   {
     OutputFolder output(target);
     write_file(output.building() / "manifest.json", "first");
+    write_file(output.building() / "ledger.json", "{}");
     EXPECT_FALSE(std::filesystem::exists(target));
     output.publish();
   }
@@ -34,6 +35,7 @@ TEST(OutputFolder, AppearsWholeAndReplacesTheOldOne) {
 TEST(OutputFolder, WithoutPublishTheOldOneStays) {
   const TemporaryFolder folder;
   write_file(folder / "out/manifest.json", "old");
+  write_file(folder / "out/ledger.json", "{}");
   {
     OutputFolder output(folder / "out");
     write_file(output.building() / "manifest.json", "half");
@@ -61,6 +63,9 @@ TEST(OutputFolder, OtherThingsAreNotReplaced) {
   write_file(folder / "out/thesis.txt", "precious");
   EXPECT_THAT(error_of([&] { OutputFolder output(folder / "out"); }), HasSubstr("holds no manifest.json"));
   EXPECT_EQ(read_file(folder / "out/thesis.txt"), "precious");
+  write_file(folder / "step_00000004/manifest.json", "a checkpoint's");
+  EXPECT_THAT(error_of([&] { OutputFolder output(folder / "step_00000004"); }), HasSubstr("holds no manifest.json with ledger.json"));
+  EXPECT_EQ(read_file(folder / "step_00000004/manifest.json"), "a checkpoint's");
   write_file(folder / "file", "x");
   EXPECT_THAT(error_of([&] { OutputFolder output(folder / "file"); }), HasSubstr("not replaced"));
 }

@@ -53,9 +53,10 @@ int lock_folder(const fs::path& path) {
 OutputFolder::OutputFolder(fs::path target)
     : target_(without_trailing_slash(target)), building_(target_.string() + ".building") {
   std::error_code error;
-  if (fs::exists(target_) &&
-      (!fs::is_directory(target_) || (!fs::is_empty(target_, error) && !fs::exists(target_ / "manifest.json")))) {
-    refuse("{}: exists and holds no manifest.json, so it is not replaced: name another output folder",
+  // A checkpoint has a manifest.json too, and so have other programs' folders: the ledger is the data's own.
+  const bool is_data = fs::exists(target_ / "manifest.json") && fs::exists(target_ / "ledger.json");
+  if (fs::exists(target_) && (!fs::is_directory(target_) || (!fs::is_empty(target_, error) && !is_data))) {
+    refuse("{}: exists and holds no manifest.json with ledger.json, so it is not replaced: name another output folder",
            target_.string());
   }
   if (target_.has_parent_path()) {

@@ -70,7 +70,7 @@ double largest_over_ranks(Communicator& world, double value) {
 }
 
 int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const Plan& plan, int local_rank,
-               std::shared_ptr<Transport> transport) {
+               std::shared_ptr<Transport> transport, const StopRequest& stop) {
   const Layout& layout = step.parallel.layout;
   CommunicatorSet communicators(std::move(transport), layout);
   const Coordinate at = layout.coordinate(communicators.rank());
@@ -86,17 +86,18 @@ int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const
   const RandomTokens source(step.sequence_length, step.model.vocab_size);
 
   std::int64_t done = 0;
+  bool stopped = false;  // any rank's wish stops all of them after the same step
   const auto run_step = [&] {
     const auto start = std::chrono::steady_clock::now();
     StepRequest asked{.step = done + 1, .first_sample = static_cast<std::uint64_t>(done * step.batch.global), .max_gradient_norm = 1.0,
-                      .optimizer_count = done + 1};
+                      .optimizer_count = done + 1, .wants_stop = stop.requested()};
     asked.optimizer.learning_rate = 3e-4;
-    executor.step(asked, source);
+    stopped = executor.step(asked, source).stop || stopped;
     ++done;
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   const double steps_resident = [&] {
-    for (std::int64_t i = 0; i < request.warmup_steps; ++i) run_step();
+    for (std::int64_t i = 0; i < request.warmup_steps && !stopped; ++i) run_step();
     return peak_resident_bytes();
   }();
   const auto measure_peak = [&] {
@@ -104,7 +105,8 @@ int bench_rank(const BenchTrainRequest& request, const StepSettings& step, const
   };
   double peak = measure_peak();
   std::vector<double> times;
-  for (std::int64_t i = 0; i < request.steps; ++i) times.push_back(run_step());
+  for (std::int64_t i = 0; i < request.steps && !stopped; ++i) times.push_back(run_step());
+  if (stopped) return stop_exit_code(stop.requested() ? stop.cause() : StopCause::terminate);
   peak = std::max(peak, measure_peak());
 
   const double step_time = largest_over_ranks(communicators.world(), median(times));
@@ -179,7 +181,7 @@ int run_bench_train(const BenchTrainRequest& request) {
   std::optional<RankSupervision> supervision;
   if (environment_variable("PACELINE_CONTROL") || launch.world_size == 1) supervision.emplace(launch, Exchange{}, stop);
   try {
-    const int code = bench_rank(request, step, plan, launch.local_rank, join_ranks(launch, request.settings));
+    const int code = bench_rank(request, step, plan, launch.local_rank, join_ranks(launch, request.settings), stop);
     if (supervision) supervision->finish();
     return code;
   } catch (const std::exception& error) {

@@ -472,6 +472,18 @@ class RankTraining {
   std::optional<double> last_held_out_loss_;
 };
 
+/// Refuses settings that the run's latest checkpoint does not go with. What a resume would start from, in lines.
+std::vector<std::string> check_resume(const PreparedRun& run) {
+  const std::optional<std::filesystem::path> latest = latest_checkpoint(run.settings.run.folder);
+  if (!latest) return {};
+  const Checkpoint checkpoint(*latest);
+  checkpoint.require_model(run.model);
+  std::vector<std::string> lines;
+  const TrainingState state = read_training_state(checkpoint.manifest().training_state, run, latest->string(), lines);
+  lines.insert(lines.begin(), fmt::format("resumes    from {} (step {})", latest->string(), state.step));
+  return lines;
+}
+
 }  // namespace
 
 int train_rank(const TrainRequest& request) {
@@ -489,14 +501,7 @@ int train_rank(const TrainRequest& request) {
   const std::string text_banner = banner(run, plan, threads_reason, origin);
   if (request.dry_run) {
     std::fputs(text_banner.c_str(), stderr);
-    if (const auto latest = latest_checkpoint(settings.run.folder)) {
-      const Checkpoint checkpoint(*latest);
-      checkpoint.require_model(run.model);
-      std::vector<std::string> notices;
-      const TrainingState state = read_training_state(checkpoint.manifest().training_state, run, latest->string(), notices);
-      std::fprintf(stderr, "  resumes    from %s (step %lld)\n", latest->c_str(), static_cast<long long>(state.step));
-      for (const std::string& notice : notices) std::fprintf(stderr, "  %s\n", notice.c_str());
-    }
+    for (const std::string& line : check_resume(run)) std::fprintf(stderr, "  %s\n", line.c_str());
     std::fputs("dry run: everything fits together; nothing was started\n", stderr);
     return 0;
   }
@@ -522,6 +527,7 @@ int train_rank(const TrainRequest& request) {
                           stop, supervision_options);
     }
     int code = 0;
+    check_resume(run);  // before anything in the run's folder is written or replaced
     {
       RankTraining training(request, std::move(run), launch.local_rank, transport, stop, supervision->activity());
       code = training.run(plan, text_banner);
