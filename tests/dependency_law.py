@@ -28,12 +28,12 @@ def read_law():
 
 
 def reachable(law, name):
-    seen, todo = {name}, [name]
-    while todo:
-        for other in law.get(todo.pop(), ()):
+    seen, pending = {name}, [name]
+    while pending:
+        for other in law.get(pending.pop(), ()):
             if other not in seen:
                 seen.add(other)
-                todo.append(other)
+                pending.append(other)
     return seen
 
 

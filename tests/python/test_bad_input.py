@@ -399,3 +399,10 @@ def test_a_gradient_that_is_not_finite_is_skipped_everywhere(new_run):
     for checkpoint in run.checkpoints():
         for name, values in tensors(checkpoint).items():
             assert numpy.isfinite(values).all(), name
+
+
+def test_an_unknown_command_names_the_nearest():
+    done = subprocess.run([PACELINE, "traim", "x"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert done.stderr == "paceline: unknown command 'traim'; the nearest is 'train'; see `paceline --help`\n"
+

@@ -137,3 +137,15 @@ def test_training_gives_the_reference_merges(built):
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in ours["merges"]]
     assert merges == [merge.split(" ") if isinstance(merge, str) else merge for merge in expected["merges"]]
     assert ours["vocab"] == {**expected["vocab"], "<|endoftext|>": VOCABULARY - 1}
+
+
+def test_tokenizing_overwrites_no_shard(built):
+    shard = built / "shards" / "train"
+    before = shard.with_suffix(".bin").read_bytes()
+    done = subprocess.run(
+        [PACELINE, "data", "tokenize", "--tokenizer", built / "shards" / "tokenizer.json", built / "text" / "00.txt", "-o", shard],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"{shard}.bin: exists and is not overwritten" in done.stderr
+    assert shard.with_suffix(".bin").read_bytes() == before

@@ -172,6 +172,11 @@ int tokenize(const TokenizeOptions& options) {
   if (!document.refusal.empty()) fail("{}: {}", options.file.string(), document.refusal);
   std::vector<std::int32_t> tokens = tokenizer.encode(document.text);
   tokens.push_back(tokenizer.end_of_text_id());
+  for (const char* suffix : {".bin", ".idx"}) {
+    if (fs::exists(options.prefix + suffix)) {
+      refuse("{}{}: exists and is not overwritten: name another shard with -o, or remove it", options.prefix, suffix);
+    }
+  }
   ShardWriter writer(options.prefix, tokenizer.vocabulary_size());
   writer.add_document(tokens);
   writer.finish();

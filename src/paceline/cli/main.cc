@@ -1,11 +1,14 @@
 #include "paceline/base/error.h"
+#include "paceline/base/nearest_name.h"
 #include "paceline/base/version.h"
 #include "paceline/cli/command.h"
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace paceline {
 namespace {
@@ -30,6 +33,11 @@ int run(int argc, char** argv) {
   app.failure_message(usage_error);
   Invocation invocation;
   for (const DefineCommand define : commands) define(app, invocation);
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
+    refuse("unknown command '{}'; the nearest is '{}'; see `paceline --help`", argv[1], nearest_name(argv[1], known));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
